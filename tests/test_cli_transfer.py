@@ -101,6 +101,24 @@ def assert_refused(ran: subprocess.CompletedProcess[str], status: int, *said: st
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--data-mb", "nan"), "'--data-mb': 'nan' is no number"),
+        (("--data-mb", "inf"), "'--data-mb': inf is not in the range"),
+        (("--mode", "raw", "--seconds", "nan"), "'--seconds': 'nan' is no number"),
+        (("--json", "/no/such/file"), "there is no directory /no/such"),
+        (("--trace", "/no/such/file"), "there is no directory /no/such"),
+    ],
+)
+def test_options_that_make_no_sense(run: Run, options: tuple[str, ...], message: str) -> None:
+    ran = run("bench", "transfer", *options)
+    assert ran.returncode == 2
+    usage, _, _, *error = ran.stderr.splitlines()
+    assert usage.startswith("Usage: ")
+    assert message in " ".join(error)
+
+
 def test_a_timeline_has_both_processes(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "timeline.json"
     ran = run("bench", "transfer", "--data-mb=2", "--iters=2", "--trace", str(path))

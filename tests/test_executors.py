@@ -152,3 +152,24 @@ def test_any_executor_will_do():
     assert treadle.get(dsk, 9, pool=Late()) == 10
     with pytest.raises(TwoArguments):
         treadle.get({"x": Task("x", fail)}, "x", pool=Late())
+
+
+class Twice(Late):
+    """Keeps what it was given."""
+
+    def __init__(self):
+        self.calls = []
+
+    def submit(self, fn, /, *args, **kwargs):
+        self.calls.append(fn)
+        return super().submit(fn, *args, **kwargs)
+
+
+def test_a_task_that_an_executor_runs_again_has_its_inputs():
+    """After the graph was computed, when nobody else has them."""
+    pool = Twice()
+    dsk = {"items": Task("items", list, range(1000)), "sum": Task("sum", sum, TaskRef("items"))}
+    assert treadle.get(dsk, "sum", pool=pool) == sum(range(1000))
+    kept = [bytearray(64) for _ in range(1000)]
+    assert [call()[0] for call in pool.calls] == [list(range(1000)), sum(range(1000))]
+    del kept

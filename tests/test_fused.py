@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from operator import add, truediv
 
 import pytest
@@ -85,3 +87,26 @@ def test_what_is_wrong_inside_is_named(get):
         get({"b": Task("b", _execute_subgraph, graph, "b", ())}, "b")
     with pytest.raises(ZeroDivisionError):
         get({"b": Task.fuse(Task("a", inc, -1), Task("b", truediv, 1, TaskRef("a")))}, "b")
+
+
+def test_tasks_that_are_fused_too_deeply():
+    code = """
+import sys, treadle
+from dask._task_spec import Task, _execute_subgraph
+from dask.utils_test import inc
+def nested(depth):
+    node = Task("k0", inc, 1)
+    for level in range(depth):
+        node = Task(f"k{level + 1}", _execute_subgraph, {f"k{level}": node}, f"k{level}", ())
+    return {node.key: node}, node.key
+assert treadle.get(*nested(300)) == 2
+for limit in 1000, 10**6:
+    sys.setrecursionlimit(limit)
+    try:
+        treadle.get(*nested(20_000))
+    except RecursionError as error:
+        print("RecursionError")
+"""
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "RecursionError\n" * 2), ended.stderr[-2000:]

@@ -212,6 +212,75 @@ def test_a_function_whose_globals_or_closure_changed_is_another():
     assert recipes.execute(recipe, []) == 11
 
 
+def test_a_function_whose_keyword_defaults_changed_is_another():
+    recipes = _core._Recipes()
+    namespace = {"__name__": "__main__"}
+    exec("def call(*, x=1, y): return x, y", namespace)
+    function = namespace["call"]
+
+    def result(**kwargs):
+        (recipe, _, _), _ = recipes.encode_call("k", function, (), kwargs)
+        return recipes.execute(recipe, []), recipes.call_key(function, (), kwargs)
+
+    first, key = result(y=0)
+    function.__kwdefaults__["x"] = 5
+    second, other = result(y=0)
+    function.__kwdefaults__["y"] = 6
+    third, _ = result()
+    assert (first, second, third) == ((1, 0), (5, 0), (5, 6))
+    assert key != other
+
+
+class Unit(str):
+    """A value with attributes, as `class Unit(str)` has them."""
+
+
+def rename(index):
+    before, index.name = index.name, "renamed"
+    return before
+
+
+def scale(unit):
+    before, unit.scale = getattr(unit, "scale", None), 5
+    return before
+
+
+def first_field(record):
+    before, record["a"] = record["a"], 7
+    return before
+
+
+@pytest.mark.parametrize(
+    ("function", "value", "expected"),
+    [
+        (rename, pd.Index([f"label {i}" for i in range(100)]), None),
+        (scale, Unit("m" * 300), None),
+        (first_field, np.zeros(1, [("a", "i4"), ("b", "S300")])[0], 0),
+    ],
+)
+def test_a_value_that_can_be_written_to_is_fresh_for_each_task(function, value, expected):
+    recipes = _core._Recipes()
+    for _ in range(5):
+        (recipe, _, _), _ = recipes.encode_call("k", function, (value,))
+        assert recipes.execute(recipe, []) == expected
+
+
+def test_a_global_whose_attributes_changed_makes_another_function():
+    recipes = _core._Recipes()
+    index, unit = pd.Index([1, 2]), Unit("m")
+    unit.scale = 1
+    namespace = {"__name__": "__main__", "index": index, "unit": unit}
+    exec("def names(): return index.name, unit.scale", namespace)
+
+    def result():
+        (recipe, _, _), _ = recipes.encode_call("k", namespace["names"], ())
+        return recipes.execute(recipe, [])
+
+    assert result() == (None, 1)
+    index.name, unit.scale = "second", 2
+    assert result() == ("second", 2)
+
+
 def test_functions_are_not_kept_alive_by_their_tokens():
     recipes = _core._Recipes()
 

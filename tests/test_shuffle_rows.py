@@ -77,6 +77,9 @@ KNOWN: dict[str, Maker] = {
     ),
     "str": lambda r, n: pd.array(_with_nulls(r, _words(r, n), np.nan), dtype="str"),
     "string": lambda r, n: pd.array(_with_nulls(r, _words(r, n), pd.NA), dtype="string[pyarrow]"),
+    "string[python]": lambda r, n: pd.array(
+        _with_nulls(r, _words(r, n), pd.NA), dtype="string[python]"
+    ),
     "Int32": lambda r, n: pd.array(_with_nulls(r, r.integers(0, 9, n), pd.NA), dtype="Int32"),
     "boolean": lambda r, n: pd.array(_with_nulls(r, r.random(n) < 0.5, pd.NA), dtype="boolean"),
     "category": lambda r, n: pd.Categorical(

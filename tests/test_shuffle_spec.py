@@ -59,6 +59,15 @@ def test_meta_that_fits_into_no_message(monkeypatch):
         describe(frames(8))
 
 
+def test_more_partitions_than_messages_can_have():
+    assert describe(frames(2**20, 2**20))[0] == 2**20
+    for partitions in (2**20 + 1, 2**32):
+        with pytest.raises(
+            ValueError, match=f"Shuffle s: it has {partitions} partitions, and at most"
+        ):
+            describe(frames(2, partitions))
+
+
 def test_outputs_of_arrays():
     nan = float("nan")
     spec = ArrayRechunkSpec(id="s", disk=True, old=((2, 2, 2), (nan,)), new=((3, 3), (nan,)))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import socket
 import sys
+import time
 
 import pytest
 
-from treadle._tcp_info import Watch, busiest, cause_of, open_sockets
+from treadle import transfer
+from treadle._core import spun_seconds
+from treadle._tcp_info import Watch, _times, busiest, cause_of, open_sockets
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux has TCP_INFO")
 
@@ -21,6 +24,7 @@ FREE = {
     "pacing_limit": None,
     "busy": 0.9,
     "receive_window_limited": 0.0,
+    "receive_window_filled": 0.0,
     "send_buffer_limited": 0.0,
 }
 
@@ -43,6 +47,14 @@ FREE = {
             0.9,
             "window",
             "the receiver's window was full, with at most 12 kB",
+        ),
+        # BBR: what the window forbids is not counted, but little more than the window is under way.
+        (
+            {"receive_window_filled": 0.8, "in_flight": 12_000},
+            1e8,
+            0.1,
+            "window",
+            "80% of the time the receiver's window was full",
         ),
         ({"send_buffer_limited": 0.8, "in_flight": 12_000}, 1e8, 0.1, "window", "the send buffer"),
         # The receiver is slow, and its window, which is large, full for that.
@@ -87,3 +99,22 @@ def test_connections_are_seen_that_are_made_later():
     assert seen["retransmitted_share"] == 0
     assert seen["pacing_limit"] is None
     assert busy[0] > 0
+
+
+def test_who_looks_again_and_again_whether_something_has_come_is_not_busy():
+    with (
+        transfer.listen() as listener,
+        transfer.connect(listener.address),
+        listener.accept(timeout=10) as far,
+    ):
+        spun, before = spun_seconds(), _times()
+        with busiest() as busy:
+            started = time.perf_counter()
+            for _ in range(500):
+                with pytest.raises(TimeoutError):
+                    far.recv(timeout=50e-6)
+            seconds = time.perf_counter() - started
+        spun, after = spun_seconds() - spun, _times()
+    ran = max(after[thread] - before.get(thread, 0) for thread in after) / 1e9
+    assert spun > 0
+    assert busy[0] * seconds <= max(ran - spun, 0) + 1e-3

@@ -297,6 +297,60 @@ assert os.read(read, 10) == b"2!", "the child ran a task of the parent"
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.parametrize(
+    ("end", "status", "said"),
+    [("raise ValueError('it fails')", 1, "ValueError: it fails"), ("sys.exit(3)", 3, "")],
+)
+def test_what_a_child_of_a_task_raises_is_its_end(end, status, said):
+    code = f"""
+import os, sys, treadle
+from dask._task_spec import Task
+def fork():
+    child = os.fork()
+    if child == 0:
+        {end}
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+print(treadle.get({{"fork": Task("fork", fork)}}, "fork"))
+"""
+    result = run(code)
+    assert (result.returncode, result.stdout) == (0, f"{status}\n"), result.stderr
+    assert said in result.stderr
+    assert "was forked in a task" in result.stderr
+
+
+# What a signal handler raises while the engine waits for a new thread to begin.
+INTERRUPTED = """
+import sys, threading, time, treadle
+from dask._task_spec import Task
+wait, armed = threading.Event.wait, [True]
+def interrupted(self, timeout=None):
+    if sys._getframe(1).f_code.co_name == "start" and armed.pop():
+        if {begins}:
+            wait(self, timeout)
+        raise KeyboardInterrupt
+    return wait(self, timeout)
+def get():
+    return treadle.get({{"x": Task("x", pow, 2, 3)}}, "x")
+threading.Event.wait = interrupted
+try:
+    get()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+threading.Event.wait = wait
+assert get() == 8
+time.sleep(11)  # an idle thread ends after 10 s
+assert get() == 8
+print("end")
+"""
+
+
+def test_an_interrupt_while_a_thread_begins_leaves_the_engine_whole():
+    programs = [INTERRUPTED.format(begins=begins) for begins in (False, True)]
+    with ThreadPoolExecutor() as pool:
+        for result in pool.map(run, programs):
+            assert (result.returncode, result.stdout) == (0, "interrupted\nend\n"), result.stderr
+
+
 def test_a_child_of_multiprocessing_computes():
     code = """
 import multiprocessing, treadle

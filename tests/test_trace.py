@@ -16,6 +16,7 @@ from dask._task_spec import Task, TaskRef
 from dask.utils_test import inc
 
 import treadle
+from treadle import _trace
 
 
 @pytest.fixture
@@ -125,3 +126,72 @@ def test_an_interrupted_wait_is_not_counted_as_the_engines():
         signal.signal(signal.SIGINT, before)
     # The caller has waited for 0.1 s.
     assert trace.engine_seconds < 0.05
+
+
+@pytest.mark.parametrize("key", [(), b"\xff"])
+def test_odd_keys(tmp_path, key):
+    path = tmp_path / "trace.json"
+    with treadle.trace(path) as trace:
+        treadle.get({key: Task(key, inc, 1)}, [key])
+    assert json.loads(path.read_text())["traceEvents"] == trace.events
+    (event,) = tasks(trace)
+    assert event["name"] == "Other"
+    assert event["args"]["key"] == str(key)
+
+
+def test_a_relative_path_stays_where_it_was(tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with treadle.trace("trace.json") as trace:
+        treadle.get({"x": Task("x", inc, 1)}, "x")
+        monkeypatch.chdir("other")
+    written = json.loads((tmp_path / "trace.json").read_text())
+    assert written["traceEvents"] == trace.events
+    assert not list((tmp_path / "other").iterdir())
+
+
+class Interrupt(BaseException):
+    """As Ctrl-C raises it."""
+
+
+class Closing:
+    """A client that closes while a trace begins."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def trace_cluster(self):
+        raise self.error
+
+
+@pytest.fixture
+def attached():
+    clients = []
+
+    def attach(error):
+        clients.append(Closing(error))
+        _trace.attach(clients[-1])
+
+    yield attach
+    for client in clients:
+        _trace.detach(client)
+
+
+def test_a_cluster_that_cannot_be_traced_is_noted(attached, tmp_path):
+    attached(ValueError("the client is closed"))
+    path = tmp_path / "trace.json"
+    with treadle.trace(path) as trace:
+        treadle.get({"x": Task("x", inc, 1)}, "x")
+    assert trace.tasks == 1
+    assert trace.notes == ["a cluster is not traced: the client is closed"]
+    assert json.loads(path.read_text())["otherData"]["notes"] == trace.notes
+
+
+def test_a_trace_whose_beginning_is_interrupted_records_nothing(attached):
+    attached(Interrupt())
+    trace = treadle.trace()
+    with pytest.raises(Interrupt):
+        trace.__enter__()
+    treadle.get({"x": Task("x", inc, 1)}, "x")
+    assert trace.tasks == 0
+    assert trace not in _trace._active

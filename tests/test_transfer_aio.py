@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -309,6 +311,36 @@ class TestEnds:
 
         kept = asyncio.run(test())
         del kept
+
+
+class Claimed:
+    """Something that has come, and goes back when nobody holds it."""
+
+
+def test_what_comes_in_the_turn_of_a_cancellation_goes_back_at_once() -> None:
+    class Native:
+        def _notifier(self) -> int:
+            return os.eventfd(0, os.EFD_NONBLOCK)
+
+    async def test() -> None:
+        notices = aio._Notices(Native())  # type: ignore[arg-type]
+        came: list[Claimed] = []
+        waiting = asyncio.create_task(notices.until(lambda: came.pop() if came else None))
+        await asyncio.sleep(0)
+        came.append(Claimed())
+        claimed = weakref.ref(came[0])
+        notices.look()
+        waiting.cancel()
+        try:
+            await waiting
+        except asyncio.CancelledError:
+            # Its exception is alive here.
+            assert claimed() is None
+        else:
+            pytest.fail("it is cancelled")
+        notices.close()
+
+    run(test)
 
 
 def test_progress() -> None:

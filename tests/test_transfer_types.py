@@ -103,6 +103,22 @@ class TestArrays:
         assert (received == sent).all()
         received["a"] = 1
 
+    def test_metadata_of_types(self, exchange: Exchange) -> None:
+        """Types that differ in nothing else are equal."""
+        units = [{"unit": "metre"}, {"unit": "second"}, None]
+        for unit in units:
+            given = {} if unit is None else {"metadata": unit}
+            number = np.dtype("f8", **given)
+            for dtype in (number, np.dtype([("a", "f8")], **given)):
+                assert exchange(np.zeros(1000, dtype)).dtype.metadata == unit
+            nested = np.dtype([("a", [("b", number, (2,))])])
+            found = exchange(np.zeros(1000, nested)).dtype["a"]["b"].subdtype[0]
+            assert found.metadata == unit
+
+    def test_metadata_that_pickle_does_not_take(self, exchange: Exchange) -> None:
+        received = exchange(np.zeros(1000, np.dtype("f8", metadata={"scale": lambda x: 2 * x})))
+        assert received.dtype.metadata["scale"](2) == 4
+
     def test_records(self, exchange: Exchange) -> None:
         received = exchange(np.rec.array([(1, 2.0), (3, 4.0)], dtype="i4,f8"))
         assert type(received) is np.recarray
@@ -228,6 +244,23 @@ class TestBuffers:
         assert type(exchange(np.bytes_(b"abc"))) is np.bytes_
 
 
+class Uuid(pa.ExtensionType):  # type: ignore[misc]
+    """A type that only its pickle tells of."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.binary(16), "test.uuid")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, _storage: Any, _serialized: bytes) -> Uuid:
+        return cls()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Uuid, ()
+
+
 class TestArrow:
     def table(self, rows: int) -> pa.Table:
         return pa.table(
@@ -270,6 +303,16 @@ class TestArrow:
             received.validate(full=True)
             assert received.equals(sent)
         assert conn.stats()["bytes_sent"] - before < 1_000_000
+
+    def test_slices_keep_extension_types_that_are_not_registered(self, exchange: Exchange) -> None:
+        storage = pa.array([bytes(16)] * 20_000, pa.binary(16))
+        column = pa.ExtensionArray.from_storage(Uuid(), storage)
+        table = pa.table({"u": column})
+        for sent in (column[:10], table.slice(0, 10), table.to_batches()[0].slice(3, 4)):
+            received = exchange(sent)
+            assert received.equals(sent)
+            assert type(received) is type(sent)
+        assert exchange(table.slice(0, 10)).schema.field("u").type == Uuid()
 
     def test_arrays_are_read_only(self, exchange: Exchange) -> None:
         received = exchange(pa.array(np.arange(100_000)))

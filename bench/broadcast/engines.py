@@ -8,6 +8,7 @@ import resource
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -40,22 +41,45 @@ def treadle(count: int, **options: Any) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def ipyparallel(count: int) -> Iterator[Any]:
-    import ipyparallel
+def ipyparallel_cluster(count: int, *controller_args: str) -> Iterator[Any]:
+    """A cluster of ipyparallel's, when all its engines are there: its ``Cluster``.
 
+    Raises ``TimeoutError`` if they do not come: some of a hundred do not always.
+    """
+    import ipyparallel
+    from traitlets.config import Config
+
+    # Many start at once: the controller answers some late.
+    config = Config()
+    config.EngineLauncher.engine_args = [f"--IPEngine.timeout={REGISTRATION}"]
     cluster = ipyparallel.Cluster(
         n=count,
-        controller_args=[f"--Hub.registration_timeout={REGISTRATION}"],
+        config=config,
+        controller_args=[f"--Hub.registration_timeout={REGISTRATION}", *controller_args],
         log_level=logging.ERROR,
     )
     cluster.start_cluster_sync()
     try:
-        client = cluster.connect_client_sync()
-        client.wait_for_engines(count, timeout=REGISTRATION, interactive=False)
-        yield client
-        client.close()
+        until = time.monotonic() + REGISTRATION
+        while True:
+            # A client that connects while engines register may miss some: another one is told of all.
+            with cluster.connect_client_sync() as client:
+                try:
+                    client.wait_for_engines(count, timeout=20, interactive=False)
+                    break
+                except TimeoutError:
+                    if time.monotonic() > until:
+                        raise
+        yield cluster
     finally:
         cluster.stop_cluster_sync()
+
+
+@contextlib.contextmanager
+def ipyparallel(count: int) -> Iterator[Any]:
+    with ipyparallel_cluster(count) as cluster, cluster.connect_client_sync() as client:
+        client.wait_for_engines(count, timeout=REGISTRATION, interactive=False)
+        yield client
 
 
 @contextlib.contextmanager

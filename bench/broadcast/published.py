@@ -11,10 +11,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import logging
 import statistics
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -36,42 +34,6 @@ BAR = 20
 
 # What a client is asked, by the name of its line.
 Results = dict[str, list[dict[str, Any]]]
-
-
-@contextlib.contextmanager
-def ipyparallel_cluster(count: int, depth: int) -> Iterator[str]:
-    """Start engines and return the file by which clients connect."""
-    import ipyparallel
-    from traitlets.config import Config
-
-    # A hundred of them start at once: the controller answers some late.
-    config = Config()
-    config.EngineLauncher.engine_args = [f"--IPEngine.timeout={engines.REGISTRATION}"]
-    cluster = ipyparallel.Cluster(
-        n=count,
-        config=config,
-        controller_args=[
-            f"--Hub.registration_timeout={engines.REGISTRATION}",
-            f"--IPController.broadcast_scheduler_depth={depth}",
-        ],
-        log_level=logging.ERROR,
-    )
-    cluster.start_cluster_sync()
-    try:
-        until = time.monotonic() + engines.REGISTRATION
-        while True:
-            # A client that connects while engines register may miss some: another one is told of all.
-            with cluster.connect_client_sync() as client:
-                try:
-                    client.wait_for_engines(count, timeout=20, interactive=False)
-                    break
-                except TimeoutError:
-                    if time.monotonic() > until:
-                        raise
-        directory = Path(cluster.profile_dir) / "security"
-        yield str(directory / f"ipcontroller-{cluster.cluster_id}-client.json")
-    finally:
-        cluster.stop_cluster_sync()
 
 
 def ports_of(value: Any) -> Iterator[int]:
@@ -161,16 +123,20 @@ def peers(count: int, depth: int, far: bool) -> Iterator[tuple[str, Program | No
     names = {kind: f"{kind}, depth {depth}" for kind in ("ipyparallel", "coalescing")}
     with contextlib.ExitStack() as stack:
         try:
-            file = stack.enter_context(ipyparallel_cluster(count, depth))
+            scheduler = f"--IPController.broadcast_scheduler_depth={depth}"
+            cluster = stack.enter_context(engines.ipyparallel_cluster(count, scheduler))
         except TimeoutError as error:
             # Some of a hundred engines do not always come.
             print(f"depth {depth}: {error}", file=sys.stderr, flush=True)
             yield from ((name, None) for name in names.values())
             return
-        config = json.loads(Path(file).read_text())
-        ports = sorted(set(ports_of(config))) if far else None
+        # The file by which clients connect.
+        file = Path(
+            cluster.profile_dir, "security", f"ipcontroller-{cluster.cluster_id}-client.json"
+        )
+        ports = sorted(set(ports_of(json.loads(file.read_text())))) if far else None
         for kind, name in names.items():
-            with client(kind, file, count, {}, ports) as program:
+            with client(kind, str(file), count, {}, ports) as program:
                 yield name, program
 
 

@@ -117,7 +117,7 @@ def _crowd(client: Any, count: int) -> Iterator[None]:
     program = [sys.executable, str(Path(__file__).with_name("crowd.py")), str(count)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(program, **pipes) as crowd:
-        crowd.stdin.write(f"{cluster.scheduler_address} {cluster._secret}\n")
+        crowd.stdin.write(f"{cluster.scheduler_address} {cluster.secret_file}\n")
         crowd.stdin.flush()
         assert crowd.stdout.readline() == "ready\n"
         crowd.send_signal(signal.SIGSTOP)

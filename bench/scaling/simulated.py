@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -29,11 +30,13 @@ import sparse_tasks
 from clusters import treadle
 from report import machine
 from treadle import trace
-from workloads import ALL, add, inc
+from workloads import ALL, add, inc, slowinc
 
 HERE = Path(__file__).parent
 THREADS = 2
 WORKLOADS = ("tasks-100ms", "tree", "neighbours", "client-in-the-loop")
+# Seconds between two calls.
+PAUSE = 0.001
 # Tasks of a sparse run, for each slot.
 PER_SLOT = 30
 
@@ -49,32 +52,38 @@ def round_trip(client: Any, times: int = 300) -> float:
 
 
 def submitting(client: Any, times: int = 300) -> float:
-    """Processor seconds of this thread for one call that reads two futures."""
-    from distributed import wait
+    """Processor seconds of this thread for one call that reads two futures, whose result a loop waits for.
+
+    There are pauses, as there are for a loop that waits for tasks: the caches are cold then.
+    """
+    from distributed import as_completed, wait
 
     futures = client.map(inc, range(2 * times), pure=False)
     wait(futures)
-    start = time.thread_time()
-    sums = [
-        client.submit(add, *pair, pure=False)
-        for pair in zip(futures[::2], futures[1::2], strict=True)
-    ]
-    taken = time.thread_time() - start
-    wait(sums)
-    return taken / times
+    pool = as_completed([])
+    taken = []
+    for pair in zip(futures[::2], futures[1::2], strict=True):
+        time.sleep(PAUSE)
+        start = time.thread_time()
+        pool.add(client.submit(add, *pair, pure=False))
+        taken.append(time.thread_time() - start)
+    return statistics.median(taken)
 
 
-def looping(client: Any, times: int = 300) -> float:
-    """Seconds of a turn of a loop over `as_completed` that submits one call for each result."""
+def looking(client: Any, times: int = 30) -> float:
+    """Seconds from the end of a task of 100 ms until a loop over `as_completed` has it."""
     from distributed import as_completed
 
-    pool = as_completed([client.submit(inc, 0, pure=False)])
-    batches = pool.batches()
-    start = time.perf_counter()
+    done: dict[str, float] = {}
+    taken = []
     for number in range(times):
-        next(batches)
-        pool.add(client.submit(inc, number, pure=False))
-    return (time.perf_counter() - start) / times
+        future = client.submit(slowinc, number, pure=False)
+        future.add_done_callback(lambda future: done.update({future.key: time.perf_counter()}))
+        next(as_completed([future]))
+        now = time.perf_counter()
+        # The loop may have it before the callback is called.
+        taken.append(now - done.get(future.key, now))
+    return statistics.median(taken)
 
 
 def mapping(client: Any, count: int = 20_000) -> float:
@@ -104,6 +113,27 @@ def building(leaves: int = 2048) -> float:
     return run() / (leaves - 1)
 
 
+def writing(times: int = 1000) -> float:
+    """Processor seconds of a write to a socket at which another process sleeps."""
+    here, there = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        here.close()
+        while there.recv(64):
+            pass
+        os._exit(0)
+    there.close()
+    taken = 0.0
+    with here:
+        for _ in range(times):
+            time.sleep(0.0005)  # so that it sleeps
+            start = time.thread_time()
+            here.send(bytes(64))
+            taken += time.thread_time() - start
+    os.waitpid(child, 0)
+    return taken / times
+
+
 def learn(workers: int) -> dict[str, float]:
     """Return what things cost, in microseconds, by the names that the simulation knows."""
     point = sparse_tasks.measure(workers, PER_SLOT, 1.0)
@@ -111,22 +141,26 @@ def learn(workers: int) -> dict[str, float]:
     with treadle(workers, THREADS) as client:
         round_trip(client)
         trip = 1e6 * round_trip(client)
-        turn = 1e6 * looping(client)
         costs = {
             "map": 1e6 * mapping(client),
             "delayed": 1e6 * building(),
             "submit": 1e6 * submitting(client),
+            "look": 1e6 * looking(client),
         }
-    # The scheduler takes a message a task, and some that say how workers are; its core takes about 1 µs.
-    costs["turn"] = max(us["scheduler"] / point["messages"]["reports"] - 1, 0)
+    told = point["messages"]
+    costs["write"] = 1e6 * writing()
+    # Reports come one at a time here: each is a turn, and what follows is written at once. The scheduler's core
+    # takes about 1 µs.
+    writes = costs["write"] * (told["commands"] + told["notices"])
+    costs["turn"] = max((us["scheduler"] - writes) / told["reports"] - 1, 0)
     costs["worker"] = us["workers"]
     costs["notice"] = max(us["client"] - costs["map"], 0)
-    work = costs["submit"] + 2 * costs["turn"] + costs["worker"] + costs["notice"]
+    scheduler = 2 * (costs["turn"] + costs["write"])
+    work = costs["submit"] + scheduler + costs["worker"] + costs["notice"]
     costs["latency"] = max((trip - work) / 4, 20)
-    costs["look"] = max(turn - trip, 0)
     # What is left of the time of a slot: tasks sleep longer than they ask for.
     slot = 1e6 * (point["seconds"] - point["mapped"]) / PER_SLOT - 1e6 * sparse_tasks.TASK
-    costs["over"] = max(slot - 2 * costs["latency"] - costs["turn"] - costs["worker"], 0)
+    costs["over"] = max(slot - 2 * costs["latency"] - scheduler / 2 - costs["worker"], 0)
     costs["cores"] = float(os.cpu_count() or 1)
     return costs
 

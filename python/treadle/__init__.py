@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         attach,
         attach_ray,
         decelerate,
+        detach,
         from_ray,
         give_back,
         to_ray,
@@ -62,6 +63,7 @@ __all__ = [
     "attach",
     "attach_ray",
     "decelerate",
+    "detach",
     "empty",
     "from_ray",
     "get",
@@ -91,7 +93,7 @@ _CLIENT = frozenset(
 # Those of treadle.hosting, which does, too.
 _HOSTING = frozenset(
     [
-        *("accelerate", "adopt", "attach", "attach_ray", "decelerate"),
+        *("accelerate", "adopt", "attach", "attach_ray", "decelerate", "detach"),
         *("from_ray", "give_back", "to_ray"),
     ]
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib import import_module
 
 import click
@@ -37,8 +39,25 @@ class _Group(click.Group):
 @click.pass_context
 def main(context: click.Context) -> None:
     """Treadle: a native engine for Dask task graphs."""
+    _open_standard_streams()
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
+
+
+def _open_standard_streams() -> None:
+    """Open those that whoever started this process has closed.
+
+    Otherwise the next file or socket is taken for them, and gets what is printed.
+    """
+    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # The lowest one that is free is this one.
+            os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(descriptor, True)
+            stream = open(descriptor, mode, closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 if __name__ == "__main__":

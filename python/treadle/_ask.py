@@ -1,4 +1,4 @@
-"""Calls of other nodes, whose answers are waited for: in an event loop, or in a thread."""
+"""Calls of other nodes. Somebody waits for their answers, in an event loop or in a thread, or nobody does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from treadle._calls import error_of
 from treadle._loop import call_in
 
-__all__ = ["Calling", "ask", "ask_now", "called_back"]
+__all__ = ["Calling", "ask", "ask_now", "called_back", "notify"]
 
 
 class Calling(Protocol):
@@ -77,6 +77,15 @@ def ask_now(
     if not connection.wait(lambda: bool(answers), timeout):
         raise TimeoutError(f"the scheduler has not answered {operation!r} within {timeout:g} s")
     return _result(*answers[0])
+
+
+def notify(connection: Calling, node: str, operation: str, argument: Any) -> None:
+    """Call a node, in any thread; nobody waits for the answer."""
+    connection.call(node, operation, argument, _ignore)
+
+
+def _ignore(_result: Any, _error: Any) -> None:
+    pass
 
 
 def _result(result: Any, error: Any) -> Any:

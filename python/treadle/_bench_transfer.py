@@ -23,6 +23,7 @@ from treadle._cli import (
     tell,
     told,
 )
+from treadle._cli_values import Number, Seconds, file_to_write
 
 if TYPE_CHECKING:
     from treadle._core import TransferConnection as Connection
@@ -76,7 +77,7 @@ def bench() -> None:
 )
 @click.option(
     "--data-mb",
-    type=click.FloatRange(min=1e-5),
+    type=Number(1e-5, 1e9),
     default=100,
     show_default=True,
     help="tensor: size of the variable in MB.",
@@ -121,14 +122,14 @@ def bench() -> None:
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0.01),
+    type=Seconds(0.01),
     default=5,
     show_default=True,
     help="raw: how long to measure.",
 )
 @click.option(
     "--warmup",
-    type=click.FloatRange(min=0),
+    type=Seconds(0.0),
     default=1,
     show_default=True,
     help="raw: seconds before that.",
@@ -149,6 +150,7 @@ def bench() -> None:
     "--trace",
     metavar="FILE",
     type=click.Path(dir_okay=False, writable=True),
+    callback=file_to_write,
     help="tensor: write a timeline of both processes for https://ui.perfetto.dev.",
 )
 @json_option

@@ -46,6 +46,9 @@ _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 _MAIN = "__main__"
 
 
+# Buffers that stay out of a pickle: a message has at most 65,535 frames.
+_MOST_BUFFERS = 60_000
+
 # Bytes of a frame that is remembered.
 _SHORT = 8 << 10
 
@@ -82,7 +85,7 @@ _here = _Here()
 
 
 def dumps(value: Any, *, by_value: bool = False) -> list[Any]:
-    """Return a pickle and the buffers that stayed out of it.
+    """Return a pickle and the buffers that stayed out of it: the first 60,000.
 
     Parameters
     ----------
@@ -98,7 +101,14 @@ def dumps(value: Any, *, by_value: bool = False) -> list[Any]:
         return [pickle.dumps(value, protocol=5)]
     file = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []
-    _Canner(file, by_value, buffers.append).dump(value)
+
+    def is_within(buffer: pickle.PickleBuffer) -> bool:
+        if len(buffers) == _MOST_BUFFERS:
+            return True
+        buffers.append(buffer)
+        return False
+
+    _Canner(file, by_value, is_within).dump(value)
     # Not `getbuffer()`: the garbage collector of Python 3.13 may close a file of which there are views,
     # which raises `BufferError`. This copies nothing.
     return [file.getvalue(), *(buffer.raw() for buffer in buffers)]
@@ -181,7 +191,7 @@ def dumps_values(values: dict[Any, Any], *, by_value: bool = False) -> list[Any]
     Exception
         Whatever pickling raises.
     """
-    if values and all(_is_plain(value) for value in values.values()):
+    if 0 < len(values) <= _MOST_BUFFERS and all(_is_plain(value) for value in values.values()):
         kinds = [(name, array.dtype.str, array.shape) for name, array in values.items()]
         buffers = [pickle.PickleBuffer(array).raw() for array in values.values()]
         return [pickle.dumps(kinds, protocol=5), *buffers]
@@ -209,9 +219,9 @@ def loads_values(frames: Sequence[Any], namespace: dict[str, Any]) -> dict[Any, 
 
 class _Canner(_Pickler):  # type: ignore[misc]
     def __init__(
-        self, file: io.BytesIO, by_value: bool, keep: Callable[[pickle.PickleBuffer], Any]
+        self, file: io.BytesIO, by_value: bool, is_within: Callable[[pickle.PickleBuffer], bool]
     ) -> None:
-        super().__init__(file, protocol=5, buffer_callback=keep)
+        super().__init__(file, protocol=5, buffer_callback=is_within)
         self._by_value = by_value
 
     def reducer_override(self, obj: Any) -> Any:

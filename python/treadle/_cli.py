@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from treadle._cli_values import file_to_write
 
 if TYPE_CHECKING:
     from treadle._core import Listener
@@ -57,6 +60,7 @@ json_option = click.option(
     "--json",
     "json_path",
     type=click.Path(dir_okay=False, allow_dash=True),
+    callback=file_to_write,
     metavar="PATH",
     help="Write the result as JSON, too; with - to standard output, and the rest to standard error.",
 )
@@ -65,7 +69,8 @@ json_option = click.option(
 def reason(error: BaseException) -> str:
     """Return what went wrong."""
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror
+        where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        return f"{where}{error.strerror}"
     return str(error) or type(error).__name__
 
 
@@ -78,10 +83,21 @@ def clear_errors(missing: str | None = None) -> Iterator[None]:
     try:
         yield
     except ConnectionError as error:
+        _drop_output_of_nobody()
         hint = f"; {missing}" if missing and "Connection refused" in reason(error) else ""
         raise click.ClickException(reason(error) + hint) from None
     except (OSError, ValueError, ImportError, MemoryError) as error:
         raise click.ClickException(reason(error)) from None
+
+
+def _drop_output_of_nobody() -> None:
+    """Drop what is in the buffer of standard output if nobody reads it: Python would fail at its end."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())
+        os.close(nothing)
 
 
 class Output:
@@ -165,7 +181,9 @@ class Output:
 def listening(address: str) -> None:
     """Say where this process listens; :class:`Child` waits for it."""
     click.echo(f"{_ANNOUNCED}{address}")
-    sys.stdout.flush()
+    # There may be no standard output.
+    if sys.stdout is not None:
+        sys.stdout.flush()
 
 
 class Child:

@@ -1,4 +1,4 @@
-"""What the commands ``treadle scheduler`` and ``treadle worker`` share."""
+"""What the commands share that run until they are told to end, such as ``treadle worker``."""
 
 from __future__ import annotations
 
@@ -17,16 +17,23 @@ import click
 
 from treadle import _scheduler_file
 from treadle._cli import connection_options, listening
+from treadle._cli_values import checked_address, file_to_write
+from treadle._pages import resolved
+from treadle._secret import keep_user_file
 
 __all__ = [
     "Credentials",
     "Ending",
     "LogFile",
+    "http_option",
+    "http_token_option",
+    "journal_option",
     "log_options",
     "pages_of",
     "reachable",
     "scheduler_of",
     "security_options",
+    "supervised_option",
 ]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -49,6 +56,7 @@ def log_options(command: _Command) -> _Command:
     file = click.option(
         "--log-file",
         type=click.Path(dir_okay=False),
+        callback=file_to_write,
         metavar="PATH",
         help="Once it listens, append all that it prints to a file, and keep four earlier ones: "
         "PATH.1 to PATH.4.",
@@ -62,6 +70,32 @@ def log_options(command: _Command) -> _Command:
         help="How long each of them becomes, about.",
     )
     return file(size(command))
+
+
+# Options of several commands that run until they are told to end.
+supervised_option = click.option("--supervised", is_flag=True, help="End when standard input does.")
+
+journal_option = click.option(
+    "--shuffle-journal",
+    metavar="PATH",
+    help="The file with records of shuffles that have ended, for `treadle shuffle history`; none for "
+    "none. By default treadle.shuffle.journal of Dask's configuration, or the user's own.",
+)
+
+http_option = click.option(
+    "--http",
+    default="127.0.0.1:0",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where the state and the metrics are shown; none for nowhere.",
+)
+
+http_token_option = click.option(
+    "--http-token-file",
+    type=click.Path(dir_okay=False, exists=True),
+    metavar="PATH",
+    help="The token that shows state and metrics, in a file of mode 0600; by default a random one.",
+)
 
 
 def _size(_context: click.Context, _option: click.Parameter, text: str) -> int:
@@ -109,7 +143,9 @@ class Credentials:
     @classmethod
     def of_options(cls, tls: str | None, insecure: bool, secret_file: str | None) -> Credentials:
         """Take what the options say."""
+        tls = None if tls is None else os.path.abspath(tls)
         if secret_file is None:
+            keep_user_file()
             return cls(tls, insecure, None)
         path = Path(os.path.abspath(secret_file))
         # Whatever else this process or its children connect to, they never prove the user's.
@@ -131,15 +167,15 @@ class Credentials:
         Raises
         ------
         click.UsageError
-            It has TLS, and there are no certificates.
+            It has TLS, and there are no certificates; or it has no port.
         """
         if "://" in address:
             if address.startswith("treadle+tls://") and self.tls is None:
                 raise click.UsageError(
                     f"{address} needs certificates: --tls PREFIX, made with `treadle certs`"
                 )
-            return address
-        return f"treadle+tls://{address}" if self.tls else f"treadle://{address}"
+            return checked_address(address)
+        return checked_address(f"{'treadle+tls' if self.tls else 'treadle'}://{address}")
 
     def of_connections(self) -> dict[str, Any]:
         """Return the keyword arguments of connections that say this."""
@@ -157,13 +193,23 @@ def scheduler_of(
     insecure: bool,
     secret_file: str | None,
 ) -> tuple[str, Credentials, str | None]:
-    """Return the scheduler's address, what lets in there, and its cluster if that is known."""
+    """Return the scheduler's address, what lets in there, and its cluster if that is known.
+
+    Raises
+    ------
+    TimeoutError
+        There is no scheduler file yet.
+    OSError, ValueError
+        There is none that can be trusted.
+    """
     cluster = None
     if scheduler_file is not None:
         try:
             found = _scheduler_file.read(scheduler_file)
         except FileNotFoundError:
             raise TimeoutError(f"{scheduler_file} is not there") from None
+        except _scheduler_file.UnfinishedError as error:
+            raise TimeoutError(str(error)) from None
         address = found.address
         secret_file = secret_file or found.secret_file
         tls = tls or found.tls
@@ -228,7 +274,7 @@ def reachable(scheduler: str) -> str:
     host, _, port = scheduler.partition("://")[2].rpartition(":")
     host = host.strip("[]")
     find: Callable[..., str] = get_ip
-    own = "127.0.0.1" if host in ("127.0.0.1", "localhost") else find(host, int(port))
+    own = "127.0.0.1" if host in ("", "127.0.0.1", "localhost") else find(host, int(port))
     return f"[{own}]:0" if ":" in own else f"{own}:0"
 
 
@@ -238,9 +284,12 @@ def pages_of(http: str, names: tuple[str, ...], token_file: str | None) -> dict[
 
     if http == "none":
         return {}
-    if not http.rpartition(":")[2].isdigit():
-        raise click.BadParameter(
-            f"{http!r}: give HOST:PORT, such as 127.0.0.1:7787, or none", param_hint="--http"
-        )
+    try:
+        address, name = resolved(http)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}, or none", param_hint="--http") from None
+    if name is not None:
+        # Who names it so looks for it there.
+        names = (*names, name)
     token = None if token_file is None else _core.read_secret(token_file).decode("ascii", "replace")
-    return {"http": http, "http_token": token, "http_names": list(names)}
+    return {"http": address, "http_token": token, "http_names": list(names)}

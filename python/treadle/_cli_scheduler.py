@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,10 +16,15 @@ from treadle._cli_cluster import (
     Credentials,
     Ending,
     LogFile,
+    http_option,
+    http_token_option,
+    journal_option,
     log_options,
     pages_of,
     security_options,
+    supervised_option,
 )
+from treadle._cli_values import Seconds, file_to_write
 
 if TYPE_CHECKING:
     from treadle.sidecar import SupervisedSidecar
@@ -33,54 +39,40 @@ PORT = 7786
 @click.option(
     "--port", type=click.IntRange(0, 65535), help=f"By default {PORT}; 0 takes a free one."
 )
-@click.option(
-    "--http",
-    default="127.0.0.1:0",
-    show_default=True,
-    metavar="HOST:PORT",
-    help="Where the state and the metrics are shown; none for nowhere.",
-)
+@http_option
 @click.option(
     "--http-name",
     "http_names",
     multiple=True,
     metavar="NAME",
-    help="A host name by which state and metrics may be asked for, beside localhost, this host's "
-    "own, and addresses. May be repeated.",
+    help="A further host name that is allowed in the URL of state and metrics. localhost, this host's "
+    "name and IP addresses always are. May be repeated.",
 )
-@click.option(
-    "--http-token-file",
-    type=click.Path(dir_okay=False, exists=True),
-    metavar="PATH",
-    help="The token that shows state and metrics, in a file of mode 0600; by default a random one.",
-)
+@http_token_option
 @click.option(
     "--scheduler-file",
     type=click.Path(dir_okay=False),
+    callback=file_to_write,
     metavar="PATH",
     help="Write the address and the place of the secret to a file, for workers and clients.",
 )
 @click.option(
     "--worker-timeout",
-    type=click.FloatRange(0.1),
+    type=Seconds(0.1),
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="A worker that says nothing for so long is lost.",
+    help="A worker that sends nothing for this long is lost.",
 )
 @click.option(
     "--contact-address",
     multiple=True,
     metavar="HOST:PORT",
-    help="What others connect to where that leads here from elsewhere: a forwarded port, a service.",
+    help="Another address of this scheduler: a forwarded port, a container, a service. Without TLS, it "
+    "accepts connections only to its own address and to these. May be repeated.",
 )
-@click.option(
-    "--shuffle-journal",
-    metavar="PATH",
-    help="The file with records of shuffles that have ended, for `treadle shuffle history`; none for "
-    "none. By default treadle.shuffle.journal of Dask's configuration, or the user's own.",
-)
-@click.option("--supervised", is_flag=True, help="End when standard input does.")
+@journal_option
+@supervised_option
 @log_options
 @security_options
 @click.argument("address", required=False, metavar="[ADDRESS]")
@@ -158,15 +150,17 @@ def _serve(
         )
 
     sidecar: SupervisedSidecar | None = None
+    written: bytes | None = None
     try:
         path = path_of(shuffle_journal, default_path())
         journal = None if path is None else Journal(path, server.cluster)
-        sidecar = SupervisedSidecar(connect, journal, credentials.of_connections())
+        sidecar = SupervisedSidecar(connect, journal, credentials.of_connections(), server.wait)
         if supervised:
             end_with_input()
         ending = Ending()
         if scheduler_file is not None:
             _scheduler_file.write(scheduler_file, _values(server, contact, credentials))
+            written = Path(scheduler_file).read_bytes()
         if server.http:
             # Others may read a log, and what is in the terminal is the user's.
             link = server.http if sys.stdout.isatty() else server.http.partition("?")[0]
@@ -175,9 +169,11 @@ def _serve(
         while not ending.asked and not server.wait(0.2):
             pass
     finally:
-        if scheduler_file is not None:
+        if scheduler_file is not None and written is not None:
             with suppress(OSError):
-                os.unlink(scheduler_file)
+                # Another scheduler may have written its own.
+                if Path(scheduler_file).read_bytes() == written:
+                    os.unlink(scheduler_file)
         if sidecar is not None:
             sidecar.close()
         server.close()

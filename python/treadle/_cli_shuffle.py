@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import sys
@@ -19,11 +18,16 @@ from treadle._cli_cluster import (
     Credentials,
     Ending,
     LogFile,
+    http_option,
+    http_token_option,
+    journal_option,
     log_options,
     pages_of,
     reachable,
     security_options,
+    supervised_option,
 )
+from treadle._cli_values import Seconds, memory_of
 
 __all__ = ["shuffle_master", "shuffle_server"]
 
@@ -37,15 +41,15 @@ _PAUSE = 1.0
 @click.command("shuffle-master")
 @click.option(
     "--timeout",
-    type=click.FloatRange(0.1),
+    type=Seconds(0.1),
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="A server or client that says nothing for so long is lost.",
+    help="A server or client that sends nothing for this long is lost.",
 )
 @click.option(
     "--lease",
-    type=click.FloatRange(0.0),
+    type=Seconds(0.0),
     default=60.0,
     show_default=True,
     metavar="SECONDS",
@@ -56,15 +60,10 @@ _PAUSE = 1.0
     "--contact-address",
     multiple=True,
     metavar="HOST:PORT",
-    help="What others connect to where that leads here from elsewhere: a forwarded port, a service.",
+    help="Another address of this master: a forwarded port, a container, a service. May be repeated.",
 )
-@click.option(
-    "--shuffle-journal",
-    metavar="PATH",
-    help="The file with records of shuffles that have ended, for `treadle shuffle history`; none for "
-    "none. By default treadle.shuffle.journal of Dask's configuration, or the user's own.",
-)
-@click.option("--supervised", is_flag=True, help="End when standard input does.")
+@journal_option
+@supervised_option
 @log_options
 @security_options
 @click.argument("address", default=f"127.0.0.1:{PORT}", metavar="[ADDRESS]")
@@ -142,30 +141,20 @@ def shuffle_master(
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="How many partitions it gets, compared to others with as much room.",
+    help="How many partitions it gets, compared to others with the same room.",
 )
 @click.option("--listen", metavar="HOST:PORT", help="Where clients and other servers connect.")
 @click.option(
     "--contact-address",
     metavar="HOST:PORT",
-    help="What others connect to where that leads to --listen from elsewhere.",
+    help="The address that other machines use for this server, if it differs from --listen (a forwarded "
+    "port, for example).",
 )
-@click.option(
-    "--http",
-    default="127.0.0.1:0",
-    show_default=True,
-    metavar="HOST:PORT",
-    help="Where the state and the metrics are shown; none for nowhere.",
-)
-@click.option(
-    "--http-token-file",
-    type=click.Path(dir_okay=False, exists=True),
-    metavar="PATH",
-    help="The token that shows state and metrics, in a file of mode 0600; by default a random one.",
-)
+@http_option
+@http_token_option
 @click.option(
     "--drain-timeout",
-    type=click.FloatRange(0.0),
+    type=Seconds(0.0),
     default=60.0,
     show_default=True,
     metavar="SECONDS",
@@ -173,7 +162,7 @@ def shuffle_master(
 )
 @click.option(
     "--death-timeout",
-    type=click.FloatRange(0.0),
+    type=Seconds(0.0),
     metavar="SECONDS",
     help="How long to wait for the master, in the beginning and when it was lost; for ever by "
     "default.",
@@ -181,9 +170,9 @@ def shuffle_master(
 @click.option(
     "--drain",
     is_flag=True,
-    help="Start nothing: ask the server called --name to leave, and wait until it has.",
+    help="Start no server: ask the running server --name to leave, and wait until it has left.",
 )
-@click.option("--supervised", is_flag=True, help="End when standard input does.")
+@supervised_option
 @log_options
 @security_options
 @click.argument("master", metavar="MASTER_ADDRESS")
@@ -227,8 +216,8 @@ def shuffle_server(
         "name": name or f"{socket.gethostname()}-{os.getpid()}",
         "domain": domain or socket.gethostname(),
         "directories": list(directories) or [_temporary()],
-        "memory": _bytes(memory_limit, "--memory-limit"),
-        "disk": _bytes(disk_limit, "--disk-limit") or 2**63,
+        "memory": memory_of(memory_limit, "--memory-limit"),
+        "disk": memory_of(disk_limit, "--disk-limit") or 2**63,
         "weight": weight,
         "listen": credentials.address(listen or reachable(master)),
         "contact": [credentials.address(contact_address)] if contact_address else [],
@@ -350,14 +339,3 @@ def _temporary() -> str:
 
     directory: str = dask.config.get("temporary-directory", None) or tempfile.gettempdir()
     return directory
-
-
-def _bytes(text: str, option: str) -> int:
-    from treadle._compat.distributed import parse_memory_limit
-
-    try:
-        return parse_memory_limit(text, 1, 1, logger=logging.getLogger("treadle.shuffle")) or 0
-    except ValueError:
-        raise click.BadParameter(
-            f"{text!r}: give bytes, 2GiB, or a share such as 0.5", param_hint=option
-        ) from None

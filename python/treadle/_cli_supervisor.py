@@ -15,12 +15,21 @@ import click
 
 from treadle._cli import listening
 from treadle._cli_cluster import Credentials, Ending
-from treadle.supervision import Death, WorkerProcess, tell, template_of
+from treadle.supervision import (
+    PRINTED,
+    Death,
+    WorkerProcess,
+    tell,
+    template_of,
+    wait_for_asides,
+)
 
 __all__ = ["nworkers_of", "supervise"]
 
 # Seconds between two looks at signals and workers.
 _TICK = 0.1
+# Seconds for what is left to be written when all is over.
+_LAST_WORDS = 2.0
 
 
 def nworkers_of(text: str) -> tuple[int, int | None]:
@@ -101,9 +110,11 @@ def supervise(
             )
             workers.append(worker)
     _attend(workers, ending)
-    failed = [worker for worker in workers if worker.given_up]
-    for worker in failed:
-        click.echo(f"Error: worker {worker.name}: {worker.given_up}", err=True)
+    failed = {worker.name: worker.given_up for worker in workers if worker.given_up}
+    wait_for_asides(_LAST_WORDS)
+    for failed_name, why in failed.items():
+        # What a process has printed was seen when it came.
+        click.echo(f"Error: worker {failed_name}: {why.partition(PRINTED)[0]}", err=True)
     return 1 if failed and not ending.asked else 0
 
 
@@ -128,9 +139,10 @@ def _attend(workers: Sequence[WorkerProcess], ending: Ending) -> None:
 
 
 def _listens(scheduler: Callable[[], tuple[str, Credentials]], name: str, address: str) -> None:
-    listening(address)
     # The scheduler waits a little for the causes of its deaths.
     _say(scheduler, name, "supervise", {"names": [name]})
+    # Last: nobody may read the output any more.
+    listening(address)
 
 
 def _died(scheduler: Callable[[], tuple[str, Credentials]], death: Death) -> None:

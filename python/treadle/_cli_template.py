@@ -18,8 +18,9 @@ import click
 __all__ = ["template"]
 
 _PR_SET_PDEATHSIG = 1
-# Of a request.
-_LARGEST = 1 << 16
+# Of a request: the arguments are in a file.
+_LARGEST = 4096
+_DESCRIPTORS = 4
 
 
 @click.command(hidden=True)
@@ -27,10 +28,12 @@ _LARGEST = 1 << 16
 def template(descriptor: int) -> None:
     """Fork a worker for each request that comes on a socket.
 
-    A request is a packet, ``{"id": ..., "arguments": [...]}`` in JSON, with three descriptors: the
-    standard input of the worker, its standard output and error, and its ``--channel``. The answers are
-    ``{"id": ..., "pid": ...}``, and ``{"id": ..., "status": ...}`` when the worker has ended, as
-    ``subprocess`` has it. When there will be no more requests, it ends after its workers.
+    A request is a packet, ``{"id": ...}`` in JSON, with four descriptors: a file with the arguments in
+    JSON, however long they are, the standard input of the worker, its standard output and error, and
+    its ``--channel``. The answers are ``{"id": ..., "pid": ...}``, and ``{"id": ..., "status": ...}``
+    when the worker has ended, as ``subprocess`` has it. If it cannot be forked, the only answer is
+    ``{"id": ..., "errno": ..., "error": ...}``. When there will be no more requests, the template ends
+    after its workers.
     """
     channel = socket.socket(fileno=descriptor)
     _preload()
@@ -70,20 +73,27 @@ def _serve(channel: socket.socket) -> list[str] | None:
 
     signal.signal(signal.SIGCHLD, reap)
     while True:
-        packet, descriptors, _, _ = socket.recv_fds(channel, _LARGEST, 3)
+        packet, descriptors, _, _ = socket.recv_fds(channel, _LARGEST, _DESCRIPTORS)
         if not packet:
             break
-        request = json.loads(packet)
+        number = json.loads(packet)["id"]
         # Its end is told after its beginning.
         with _later(signal.SIGCHLD):
-            pid = os.fork()
-            if pid == 0:
-                channel.close()
-                *standard, own = descriptors
-                _become_worker(*standard)
-                return ["--channel", str(own), *map(str, request["arguments"])]
-            numbers[pid] = request["id"]
-            _tell(channel, id=request["id"], pid=pid)
+            try:
+                pid = os.fork()
+            except OSError as error:
+                # There may be too many processes, or too little memory, for a moment.
+                _tell(channel, id=number, errno=error.errno, error=error.strerror)
+            else:
+                if pid == 0:
+                    channel.close()
+                    given, *standard, own = descriptors
+                    with os.fdopen(given, "rb") as file:
+                        arguments = json.load(file)
+                    _become_worker(*standard)
+                    return ["--channel", str(own), *map(str, arguments)]
+                numbers[pid] = number
+                _tell(channel, id=number, pid=pid)
         for descriptor in descriptors:
             os.close(descriptor)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -107,7 +117,7 @@ def _become_worker(standard_input: int, output: int) -> None:
         random.seed()
 
 
-def _tell(channel: socket.socket, **said: int) -> None:
+def _tell(channel: socket.socket, **said: Any) -> None:
     # Whoever is not there any more needs no answer.
     with suppress(OSError):
         channel.send(json.dumps(said).encode())

@@ -28,8 +28,10 @@ from treadle._cli_cluster import (
     reachable,
     scheduler_of,
     security_options,
+    supervised_option,
 )
 from treadle._cli_supervisor import nworkers_of, supervise
+from treadle._cli_values import Seconds, memory_of
 from treadle._exit_status import LEFT, LOST, OVERFLOWED, RESTART, UNREACHED
 from treadle._numbers import amounts
 
@@ -111,10 +113,15 @@ class _Remembering(click.Command):
     "--memory-limit",
     default="auto",
     show_default=True,
-    help="For values: bytes, 2GiB, a share of the memory such as 0.5, 0 for no limit; auto is this "
-    "worker's share, by cores, of what the control group allows.",
+    help="Of the worker's process: bytes, 2GiB, a share of the memory such as 0.5, 0 for no limit; auto "
+    "is this worker's share, by cores, of what the control group allows.",
 )
-@click.option("--local-directory", type=click.Path(file_okay=False), help="For values on disk.")
+@click.option(
+    "--local-directory",
+    type=click.Path(file_okay=False),
+    help="Each worker makes a directory here for values that do not fit in memory, and removes it when "
+    "it ends.",
+)
 @click.option(
     "--resources",
     callback=_resources,
@@ -131,16 +138,17 @@ class _Remembering(click.Command):
 @click.option(
     "--contact-address",
     metavar="HOST:PORT",
-    help="What others connect to where that leads to --listen from elsewhere: a forwarded port, say.",
+    help="The address that other machines use for this worker, if it differs from --listen (a forwarded "
+    "port, for example).",
 )
 @click.option("--preload", multiple=True, help="A module or script with dask_setup(worker).")
 @click.option(
     "--scheduler-timeout",
-    type=click.FloatRange(0.1),
+    type=Seconds(0.1),
     metavar="SECONDS",
-    help="A scheduler that says nothing for so long is gone; by default 300.",
+    help="A scheduler that sends nothing for this long is gone; by default 300.",
 )
-@click.option("--supervised", is_flag=True, help="End when standard input does.")
+@supervised_option
 @click.option(
     "--channel",
     type=int,
@@ -211,9 +219,10 @@ def worker(
         warn_of_unread()
         nthreads = nthreads or threads or _threads_of(count)
         # What can be seen to be wrong is said once.
-        _bytes(memory_limit, nthreads)
+        memory_of(memory_limit, "--memory-limit", nthreads)
         with clear_errors():
             if scheduler_file is None:
+                # Whatever is wrong with it is said here, and not by each worker.
                 find()
             status = supervise(
                 context.meta[_GIVEN],
@@ -291,7 +300,7 @@ def _run(
     if not supervised:
         warn_of_unread()
     nthreads = nthreads or _threads_of(1)
-    limit = _bytes(memory_limit, nthreads)
+    limit = memory_of(memory_limit, "--memory-limit", nthreads)
     main_thread = MainThread()
     waiting = _Waiting(death_timeout)
     credentials = waiting.until_there(find)[1]
@@ -495,7 +504,8 @@ def _exit(status: int) -> None:
         return
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
+        # A task may have put anything there.
+        with suppress(OSError, ValueError, AttributeError):
             stream.flush()
     _flush_log()
     # A thread that runs a task would be torn down under way by the interpreter's own end.
@@ -506,19 +516,6 @@ def _flush_log() -> None:
     from treadle import _core
 
     _core.flush_log()
-
-
-def _bytes(memory_limit: str, nthreads: int) -> int:
-    from treadle._compat.distributed import parse_memory_limit
-
-    logger = logging.getLogger("treadle.worker")
-    try:
-        return parse_memory_limit(memory_limit, nthreads, logger=logger) or 0
-    except ValueError:
-        raise click.BadParameter(
-            f"{memory_limit!r}: give bytes, 2GiB, a share such as 0.5, 0, or auto",
-            param_hint="--memory-limit",
-        ) from None
 
 
 def _directory_in(parent: str | None) -> Directory:

@@ -22,6 +22,7 @@ from treadle._cli import (
     tell,
     told,
 )
+from treadle._cli_values import Seconds
 from treadle._probe_agent import CONNECT_TIMEOUT, Agent
 
 __all__ = ["probe"]
@@ -45,7 +46,7 @@ _GAIN = 1.5  # of several sockets over one
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0.01),
+    type=Seconds(0.01),
     default=1,
     show_default=True,
     help="How long to measure each pair, with one and with several sockets each.",

@@ -15,10 +15,14 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-__all__ = ["SchedulerFile", "read", "write"]
+__all__ = ["SchedulerFile", "UnfinishedError", "read", "write"]
 
 # Bytes of the longest file that is read: a scheduler file has a few hundred.
 _LONGEST = 1 << 20
+
+
+class UnfinishedError(ValueError):
+    """Whoever writes the scheduler file may not be through: wait for it as for a missing one."""
 
 
 class SchedulerFile(NamedTuple):
@@ -38,9 +42,13 @@ def write(path: str | os.PathLike[str], values: Mapping[str, Any]) -> None:
     path = os.fspath(path)
     text = json.dumps(values, indent=2) + "\n"
     # Mode 0600, under a name that nobody can have guessed, and never through a link.
-    descriptor, unfinished = tempfile.mkstemp(
-        prefix=f".{os.path.basename(path)}-", dir=os.path.dirname(path) or "."
-    )
+    try:
+        descriptor, unfinished = tempfile.mkstemp(
+            prefix=f".{os.path.basename(path)}-", dir=os.path.dirname(path) or "."
+        )
+    except OSError as error:
+        # Nobody has named the file that could not be made.
+        raise OSError(error.errno, error.strerror, path) from None
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
@@ -59,8 +67,10 @@ def read(path: str | os.PathLike[str]) -> SchedulerFile:
     ------
     PermissionError
         Another user may have written it, or can read what should be kept from others.
+    UnfinishedError
+        The file may not be one yet.
     ValueError
-        The file is not (yet) one.
+        The file is none.
     """
     path = os.fspath(path)
     # Without NONBLOCK, opening a pipe that somebody put there would wait for its writer.
@@ -85,7 +95,11 @@ def read(path: str | os.PathLike[str]) -> SchedulerFile:
             text = file.read(_LONGEST + 1)
     finally:
         os.close(descriptor)
-    values = json.loads(text) if len(text) <= _LONGEST else None
+    try:
+        values = json.loads(text) if len(text) <= _LONGEST else None
+    except ValueError as error:
+        # No JSON, or no text: a part of it.
+        raise UnfinishedError(f"{path} is no scheduler file, or none yet: {error}") from None
     if not isinstance(values, dict) or not isinstance(values.get("address"), str):
         raise ValueError(f"{path} is no scheduler file: it names no address")
     if status.st_mode & 0o044 and "token=" in urlsplit(str(values.get("http"))).query:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from treadle import _core
 
-__all__ = ["new_secret", "secret_file_in", "stripped"]
+__all__ = ["keep_user_file", "kept", "new_secret", "secret_file_in"]
 
 logger = logging.getLogger("treadle.client")
+
+_VARIABLE = "TREADLE_SECRET_FILE"
 
 
 def new_secret() -> bytes:
@@ -22,8 +24,24 @@ def new_secret() -> bytes:
     return secrets.token_hex(32).encode()
 
 
-def stripped(secret: bytes | str | Path | None) -> bytes | str | Path | None:
-    """Return a secret without white space at its end, which its file does not keep either."""
+def keep_user_file() -> None:
+    """Make the path in ``TREADLE_SECRET_FILE`` absolute.
+
+    Somebody may change the directory in which paths begin before the file is read again.
+    """
+    if path := os.environ.get(_VARIABLE):
+        os.environ[_VARIABLE] = os.path.abspath(path)
+
+
+def kept(secret: bytes | str | Path | None) -> bytes | str | Path | None:
+    """Return a secret as it is kept; without one it is the user's.
+
+    There is no white space at its end, which its file does not keep either. The path of a file is
+    absolute, as that of the user's is from now on: see :func:`keep_user_file`.
+    """
+    keep_user_file()
+    if isinstance(secret, os.PathLike):
+        return Path(os.path.abspath(secret))
     if isinstance(secret, str):
         return secret.rstrip(" \t\n\f\r")
     if isinstance(secret, bytes):

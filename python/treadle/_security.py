@@ -140,6 +140,8 @@ def temporary() -> Security:
 
 def of_prefix(prefix: str) -> dict[str, str]:
     """Return the paths of what ``treadle certs`` made for one node."""
+    # A task may change the directory in which paths begin.
+    prefix = os.path.abspath(prefix)
     authority = os.path.join(os.path.dirname(prefix), "ca.pem")
     return {"ca": authority, "certificate": f"{prefix}.pem", "key": f"{prefix}-key.pem"}
 
@@ -172,7 +174,11 @@ def named(certificates: Any) -> dict[str, str] | None:
         )
     if missing := [name for name in ("ca", "certificate", "key") if name not in certificates]:
         raise ValueError(f"certificates= lacks {', '.join(map(repr, missing))}")
-    return {name: os.fspath(value) for name, value in certificates.items()}
+    return {name: _absolute(os.fspath(value)) for name, value in certificates.items()}
+
+
+def _absolute(value: str) -> str:
+    return value if "-----BEGIN " in value else os.path.abspath(value)
 
 
 def write_certificates(directory: str, certificates: Certificates) -> str:

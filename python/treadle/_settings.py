@@ -106,7 +106,7 @@ def warn_of_unread() -> None:
         warnings.warn(
             "Treadle does not read these settings of Dask's configuration: "
             f"{', '.join(f'distributed.{name}' for name in unread)} "
-            "(docs/using-a-cluster.md says which it reads)",
+            '(the page "Using a cluster" of its documentation lists those that it reads)',
             UserWarning,
             stacklevel=3,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Mapping
 
-from dask.utils import key_split
+from treadle._groups import prefix_of
 
 __all__ = ["by_prefix"]
 
@@ -14,5 +14,5 @@ def by_prefix(sizes: Mapping[Hashable, int]) -> dict[str, int]:
     """Return the sum of sizes by the prefix of their keys."""
     sums: defaultdict[str, int] = defaultdict(int)
     for key, size in sizes.items():
-        sums[key_split(key)] += size
+        sums[prefix_of(key)] += size
     return dict(sums)

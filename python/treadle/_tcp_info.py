@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from treadle import _core
+
 __all__ = ["Watch", "busiest", "cause_of", "open_sockets"]
 
 # The beginning of `struct tcp_info` (linux/tcp.h), and where its numbers are that are used here.
@@ -34,6 +36,7 @@ _FIELDS = {
     "sndbuf_limited": (184, "Q"),
     "bytes_sent": (200, "Q"),
     "bytes_retrans": (208, "Q"),
+    "snd_wnd": (228, "I"),
 }
 _UNPACED = 2**64 - 1
 
@@ -94,12 +97,14 @@ class Watch:
             return {}
 
         def median(name: str) -> int:
-            values = sorted(look[name] for one in used for look in one.looks)
+            values = sorted(look[name] for look in looks)
             return values[len(values) // 2]
 
         def share(name: str) -> float:
             return sum(one.grown(name) for one in used) / 1e6 / seconds / len(used)
 
+        looks = [look for one in used for look in one.looks]
+        filled = sum(2 * look["unacked"] * look["snd_mss"] >= look["snd_wnd"] > 0 for look in looks)
         caps = [one.looks[-1]["max_pacing_rate"] for one in used]
         return {
             "seconds": seconds,
@@ -109,9 +114,9 @@ class Watch:
             "round_trip_seconds": median("rtt") / 1e6,
             "least_round_trip_seconds": min(one.looks[-1]["min_rtt"] for one in used) / 1e6,
             "congestion_window": median("snd_cwnd") * median("snd_mss"),
-            "in_flight": max(
-                look["unacked"] * look["snd_mss"] for one in used for look in one.looks
-            ),
+            "in_flight": max(look["unacked"] * look["snd_mss"] for look in looks),
+            "receive_window": max(look["snd_wnd"] for look in looks),
+            "receive_window_filled": filled / len(looks),
             "delivery_rate": sum(one.looks[-1]["delivery_rate"] for one in used),
             "pacing_limit": None if _UNPACED in caps else max(caps),
             "busy": share("busy_time"),
@@ -161,16 +166,19 @@ def _tcp(descriptor: int) -> Iterator[socket.socket]:
 
 @contextmanager
 def busiest() -> Iterator[list[float]]:
-    """Yield a list that has, afterwards, the share of the time in which the busiest thread ran or waited to."""
+    """Yield a list that has, afterwards, the share of the time in which the busiest thread ran or waited to.
+
+    A thread that looks again and again whether something has come, instead of sleeping, is not busy.
+    """
     found: list[float] = []
-    before, began = _times(), time.perf_counter()
+    before, spun, began = _times(), _core.spun_seconds(), time.perf_counter()
     try:
         yield found
     finally:
         seconds = max(time.perf_counter() - began, 1e-9)
-        after = _times()
-        shares = [(after[thread] - before.get(thread, 0)) / 1e9 / seconds for thread in after]
-        found.append(max(shares, default=0.0))
+        after, spun = _times(), _core.spun_seconds() - spun
+        busy = max(((after[thread] - before.get(thread, 0)) / 1e9 for thread in after), default=0.0)
+        found.append(max(busy - spun, 0.0) / seconds)
 
 
 def _times() -> dict[str, int]:
@@ -223,8 +231,13 @@ def cause_of(seen: dict[str, Any], rate: float, sender: float, receiver: float) 
     if seen["retransmitted_share"] >= _LOSSY:
         share = seen["retransmitted_share"]
         return "loss", f"{seen['retransmits']:,} retransmits, {share:.2%} of the bytes"
-    waited, buffered = seen["receive_window_limited"], seen["send_buffer_limited"]
-    full = max(waited, buffered) / max(seen["busy"], 1e-9)
+    waited, buffered = (
+        seen[name] / max(seen["busy"], 1e-9)
+        for name in ("receive_window_limited", "send_buffer_limited")
+    )
+    # Where congestion control paces (BBR), the kernel does not count what the window forbids.
+    waited = max(waited, seen["receive_window_filled"])
+    full = max(waited, buffered)
     busy = max(sender, receiver)
     if busy >= _BUSY and not (full >= _LIMITED and seen["in_flight"] < _SMALL):
         who = "sender" if sender >= receiver else "receiver"

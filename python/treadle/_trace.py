@@ -11,9 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from dask.utils import key_split
-
 from treadle import _core
+from treadle._groups import prefix_of
 
 __all__ = ["Trace", "trace"]
 
@@ -36,6 +35,8 @@ class Trace:
     about : dict
         When the block has ended: what is to be known of the recordings of clusters, by the address of
         their schedulers: by how much clocks may differ, events that were dropped, notes.
+    notes : list of str
+        Why a cluster is not in the trace, such as one whose client was just closing.
     task_seconds : float
         When the block has ended: the sum of the tasks' durations.
     engine_seconds : float
@@ -44,9 +45,11 @@ class Trace:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        self.path = None if path is None else Path(path)
+        # The block may change the current directory.
+        self.path = None if path is None else Path(path).absolute()
         self.events: list[dict[str, Any]] = []
         self.about: dict[str, Any] = {}
+        self.notes: list[str] = []
         self.task_seconds = 0.0
         self._clusters: list[tuple[Cluster, Recording]] = []
         self._recordings: list[Any] = []
@@ -72,11 +75,15 @@ class Trace:
             # A wrong path is an error now, not after hours of work.
             self.path.touch()
         self._start = self._recorder.start()
-        with _lock:
-            _active.append(self)
-            clusters = list(_clusters)
-        for cluster in clusters:
-            self._attach(cluster)
+        try:
+            with _lock:
+                _active.append(self)
+                clusters = list(_clusters)
+            for cluster in clusters:
+                self._attach(cluster)
+        except BaseException:
+            self._stop()
+            raise
         return self
 
     def __exit__(
@@ -85,24 +92,29 @@ class Trace:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._recorder.stop()
-        with _lock:
-            _active.remove(self)
-        # A client that leaves at this moment may be about to add what it recorded.
-        with self._attaching:
-            clusters = [cluster for cluster, _ in self._clusters]
-        for cluster in clusters:
-            self._detach(cluster)
+        self._stop()
         self._collect()
         self._collect_clusters()
         if self.path is not None:
             trace = {
                 "traceEvents": self.events,
                 "displayTimeUnit": "ms",
-                "otherData": {"clusters": self.about},
+                "otherData": {"clusters": self.about, "notes": self.notes},
             }
             with self.path.open("w", encoding="utf-8") as file:
-                json.dump(trace, file)
+                json.dump(trace, file, allow_nan=False)
+
+    def _stop(self) -> None:
+        """Record no more, here and on clusters."""
+        self._recorder.stop()
+        with _lock:
+            if self in _active:
+                _active.remove(self)
+        # A client that leaves at this moment may be about to add what it recorded.
+        with self._attaching:
+            clusters = [cluster for cluster, _ in self._clusters]
+        for cluster in clusters:
+            self._detach(cluster)
 
     async def __aenter__(self) -> Trace:
         import asyncio  # not before somebody has a loop
@@ -121,8 +133,15 @@ class Trace:
 
     def _attach(self, cluster: Cluster) -> None:
         with self._attaching:
-            if all(known is not cluster for known, _ in self._clusters):
-                self._clusters.append((cluster, cluster.trace_cluster()))
+            if any(known is cluster for known, _ in self._clusters):
+                return
+            try:
+                recording = cluster.trace_cluster()
+            except Exception as error:
+                # Its client may be closing at this moment.
+                self.notes.append(f"a cluster is not traced: {error}")
+                return
+            self._clusters.append((cluster, recording))
 
     def _detach(self, cluster: Cluster) -> None:
         with self._attaching:
@@ -133,7 +152,7 @@ class Trace:
     def _collect_clusters(self) -> None:
         if not self._recordings:
             return
-        from treadle.client._timeline import timeline
+        from treadle.client._timeline import clients, timeline
 
         by_scheduler: dict[str, list[Any]] = {}
         for recording in self._recordings:
@@ -145,9 +164,10 @@ class Trace:
             self.task_seconds += line.task_seconds
             self._on_clusters += line.tasks
             self.about[line.about["scheduler"]] = line.about
+        self.events += clients(self._recordings, self._start)
 
     def _collect(self) -> None:
-        name = lru_cache(maxsize=10_000)(key_split)
+        name = lru_cache(maxsize=10_000)(prefix_of)
         lanes: dict[tuple[int, int], None] = {}
         events: list[dict[str, Any]] = []
         nanoseconds = 0

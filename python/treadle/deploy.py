@@ -30,7 +30,7 @@ from treadle._loop import off_loop
 from treadle._settings import resources_of
 from treadle.client._cluster_options import memory_limit_of
 from treadle.client._local import LocalCluster, cluster_at
-from treadle.client._scaling import SchedulerComm, identity
+from treadle.client._scheduler_comm import SchedulerComm, identity
 from treadle.supervision import WorkerProcess
 
 __all__ = ["Scheduler", "SpecCluster", "Worker"]
@@ -82,7 +82,8 @@ class Worker(ProcessInterface):
     nthreads
         How many tasks it runs at once.
     memory_limit
-        For values: bytes, ``"4 GiB"``, a fraction of the memory there is, ``"auto"`` or 0 for none.
+        Of the worker's process: bytes, ``"4 GiB"``, a fraction of the memory of the machine, ``"auto"``
+        or 0 for none. ``"auto"`` is all of the memory, for each worker.
     resources
         Abstract resources, for ``resources=`` of tasks; by default those of
         ``distributed.worker.resources`` in Dask's configuration.
@@ -134,7 +135,12 @@ class Worker(ProcessInterface):
         await off_loop(cluster._tell, "supervise", {"names": [name]})
         process = self._process = await off_loop(self._make, cluster)
         cluster.workers[name] = process
-        await off_loop(process.wait_until_announced, _START)
+        try:
+            await off_loop(process.wait_until_announced, _START)
+        except BaseException:
+            # Nobody knows of it: it would go on, and join later.
+            await self.close()
+            raise
         self.address = process.address
         await super().start()  # type: ignore[no-untyped-call]
 

@@ -198,3 +198,13 @@ def test_in_this_process() -> None:
         assert caster.call(engine.add_up, np.ones(2 << 20, "u1")) == {
             caster.engines[0]: [str(2 << 20).encode()]
         }
+
+
+def test_nobody_casts_through_a_connection_that_has_ended(new_client) -> None:
+    client = new_client(workers=1)
+    assert client[:].apply_sync(int) == [0]
+    connection = client._connection
+    members = [number for number, *_ in connection.members()]
+    connection.close(5.0)
+    with pytest.raises(ValueError, match="the client is closed"):
+        connection.cast(members, b"", [])

@@ -13,7 +13,18 @@ from distributed import Client, as_completed, wait
 from distributed.client import ClosedClientError
 
 import treadle
-from client_support import SOON, add, client_class, connect, fail, inc, make_client, pass_gate
+from client_support import (
+    IS_DASK,
+    SOON,
+    add,
+    client_class,
+    connect,
+    distributed_fails,
+    fail,
+    inc,
+    make_client,
+    pass_gate,
+)
 
 
 async def test_submit_and_await(async_client):
@@ -119,6 +130,20 @@ async def test_as_completed_times_out_in_a_coroutine(async_client, gate):
             pass
     gate.open()
     await wait(future)
+
+
+@pytest.mark.skipif(IS_DASK, reason="how Treadle's waits")
+async def test_waits_for_the_next_one_that_were_cancelled_leave_nothing_behind(async_client, gate):
+    found = as_completed([async_client.submit(pass_gate, gate, 5)])
+    for _ in range(3):
+        waiting = asyncio.ensure_future(found.__anext__())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    assert found._waiters == []
+    gate.open()
+    assert await (await found.__anext__()) == 5
+    assert found._waiters == []
 
 
 async def test_the_loop_runs_while_a_task_does(async_client, gate):
@@ -231,6 +256,28 @@ async def test_calls_before_the_start_are_sent_after_it(client):
     future = async_client.submit(inc, 1)
     assert await future == 2
     await async_client.close()
+
+
+async def test_a_coroutine_that_began_before_the_start_goes_on_after_it(client):
+    """What it asks after its first answer is answered, too."""
+    async_client = client_class()(client.scheduler_info()["address"], asynchronous=True)
+    scattered = asyncio.ensure_future(async_client.scatter([1, 2, 3]))
+    await asyncio.sleep(0)
+    await async_client
+    futures = await asyncio.wait_for(scattered, SOON)
+    assert await async_client.gather(futures) == [1, 2, 3]
+    await async_client.close()
+
+
+@distributed_fails("it keeps what a task has scattered")
+async def test_a_coroutine_of_a_task_scatters_and_runs_with_its_client(async_client):
+    async def scatter_and_run():
+        client = distributed.get_client()
+        futures = await client.scatter([1, 2, 3])
+        return await client.gather(futures), len(await client.run(inc, 1))
+
+    future = async_client.submit(scatter_and_run, pure=False)
+    assert await asyncio.wait_for(future.result(), SOON) == ([1, 2, 3], 2)
 
 
 async def test_restart():

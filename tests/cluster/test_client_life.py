@@ -19,6 +19,7 @@ from distributed.client import ClosedClientError
 
 from client_support import (
     AGAINST,
+    IS_DASK,
     SOON,
     add,
     addresses,
@@ -103,6 +104,39 @@ def test_a_closed_client_says_so_in_its_repr(new_client):
     client = new_client(workers=1)
     client.close()
     assert "No scheduler connected" in repr(client)
+
+
+@pytest.mark.skipif(IS_DASK, reason="how Treadle's client is called")
+@pytest.mark.parametrize("operation", ["observe", "begun-anew", "event", "unknown"])
+def test_a_call_may_come_while_another_thread_closes_the_client(operation):
+    from treadle import _calls
+    from treadle.client._handlers import Handlers
+
+    class Connection:
+        def answer(self, *_answer):
+            raise ConnectionError("it was closed here")
+
+    class Client:
+        _topics, _event = (), None
+        _event_handlers = {}  # noqa: RUF012
+
+        def __init__(self):
+            self.connections = [Connection()]
+
+        @property
+        def _connection(self):
+            """The connection, once: it is taken away then."""
+            return self.connections.pop() if self.connections else None
+
+        def _in_loop(self, *_call):
+            pass
+
+    argument = {"submissions": True}
+    if operation != "observe":
+        argument = _calls.pack({"topic": "t", "event": 1, "reason": "it was killed"})
+    client = Client()
+    Handlers(client).on_call(1, "sidecar", operation, argument)
+    assert client.connections == []
 
 
 def test_the_processes_end_with_their_client(new_client, eventually):

@@ -31,6 +31,13 @@ def test_only_what_ran_in_the_block(client, tmp_path):
     assert "number of tasks: 5" in text
 
 
+def test_a_key_without_a_name(client, tmp_path):
+    page = tmp_path / "report.html"
+    with performance_report(filename=str(page)):
+        wait(client.submit(inc, 1, key=()), timeout=SOON)
+    assert "<td>Other</td><td>1</td>" in page.read_text()
+
+
 async def test_in_a_coroutine(async_client, tmp_path):
     page = tmp_path / "report.html"
     async with performance_report(filename=str(page), mode="cdn"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import zipfile
+from contextlib import suppress
 
 import pytest
 from distributed import WorkerPlugin
@@ -163,6 +165,36 @@ def test_a_coroutine_on_the_scheduler(client):
         return "done"
 
     assert client.run_on_scheduler(f) == "done"
+
+
+def test_a_coroutine_on_the_scheduler_goes_on_when_its_client_has_closed(
+    client, second_client, tmp_path, eventually
+):
+    async def f(directory):
+        import asyncio
+
+        (directory / "begun").touch()
+        while not (directory / "closed").exists():
+            await asyncio.sleep(0.01)
+        (directory / "done").touch()
+
+    def run():
+        with suppress(Exception):
+            second_client.run_on_scheduler(f, tmp_path)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    eventually((tmp_path / "begun").exists)
+    name = second_client.id
+    second_client.close()
+    eventually(lambda: name not in client.run_on_scheduler(_clients))
+    (tmp_path / "closed").touch()
+    eventually((tmp_path / "done").exists)
+    thread.join(SOON)
+
+
+def _clients(dask_scheduler):
+    return list(dask_scheduler.clients)
 
 
 def test_an_uploaded_module_can_be_imported(client, tmp_path):

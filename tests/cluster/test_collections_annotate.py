@@ -9,7 +9,7 @@ import pytest
 from dask import delayed
 from distributed import get_worker, progress, wait
 
-from client_support import SOON, attempts, fail, fail_times, inc, note, pass_gate
+from client_support import IS_DASK, SOON, attempts, fail, fail_times, inc, note, pass_gate
 
 
 def here(*_):
@@ -150,6 +150,31 @@ def test_annotations_of_map(client, workers):
     with dask.annotate(workers=workers[1:]):
         futures = client.map(here, range(4), pure=False)
     assert set(client.gather(futures)) == {workers[1]}
+
+
+def test_an_annotation_may_be_a_function_of_the_key(client, workers):
+    place = dict(zip("abcd", [workers[0], workers[0], workers[1], workers[0]], strict=True))
+    of = {f"{letter}-function-of-key": address for letter, address in place.items()}
+    with dask.annotate(workers=lambda key: [of[key]], retries=lambda _: 2, priority=lambda _: 5):
+        future = client.submit(here, key="c-function-of-key")
+        futures = client.map(here, range(4), key=list(of))
+        again = client.map(here, range(0), key=[])
+    assert future.result(timeout=SOON) == workers[1]
+    assert client.gather(futures) == list(of.values())
+    assert again == []
+
+
+@pytest.mark.skipif(IS_DASK, reason="distributed cancels all calls of the map")
+def test_calls_with_options_of_their_own_may_read_futures_that_were_cancelled(client, workers):
+    future = client.submit(inc, 1, pure=False)
+    wait(future)
+    future.cancel()
+    keys = [f"{number}-reads-cancelled" for number in range(2)]
+    with dask.annotate(workers=lambda key: [workers[int(key[0])]]):
+        places = client.map(here, [0, future], key=keys)
+    assert places[0].result(timeout=SOON) == workers[0]
+    assert [place.key for place in places] == keys
+    wait(places[1], timeout=SOON)
 
 
 def test_unknown_annotations_do_no_harm(client):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import distributed
 import pytest
 from distributed import Event, Lock, MultiLock, Semaphore, wait
 
-from client_support import SOON, inc, pass_gate
+from client_support import IS_DASK, SOON, connect, inc, pass_gate
+from waiting import until
 
 
 @pytest.fixture
@@ -199,6 +203,59 @@ def test_tasks_hold_multi_locks_one_after_another(client, name, tmp_path):
     pairs = [[f"{name}-{i % 3}", f"{name}-common"] for i in range(10)]
     futures = client.map(f, [tmp_path] * 10, pairs, range(10), pure=False)
     assert client.gather(futures) == [0] * 10
+
+
+@pytest.mark.skipif(IS_DASK, reason="distributed never frees what a client waited for")
+@pytest.mark.parametrize("steps", range(4))
+def test_a_multi_lock_is_released_while_a_client_that_waits_for_it_leaves(client, name, steps):
+    """Whoever is next in turn gets it, however little later it is released."""
+    names = [f"{name}-x", f"{name}-y"]
+    with (
+        connect(client, set_as_default=False) as leaving,
+        connect(client, set_as_default=False) as staying,
+    ):
+        held = MultiLock(names, client=client)
+        held.acquire()
+        next_in_turn = [MultiLock(names[:1], client=leaving), MultiLock(names[1:], client=staying)]
+        pool = ThreadPoolExecutor()
+        waiting = [pool.submit(one.acquire) for one in next_in_turn]
+        sidecar = client.cluster._sidecar._sidecar
+        locks = sidecar.scheduler.multi_locks
+        until(lambda: all(one.id in locks.events for one in next_in_turn), "both wait")
+
+        async def leave_and_release():
+            left = asyncio.ensure_future(sidecar._client_left({"client": leaving.id}))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            locks.release(id=held.id)
+            await left
+
+        sidecar._loop.run(leave_and_release(), SOON)
+        assert waiting[1].result(SOON) is True
+        next_in_turn[1].release()
+    pool.shutdown()
+
+
+@pytest.mark.skipif(IS_DASK, reason="distributed keeps what a client held")
+def test_locks_are_free_though_a_function_of_their_client_goes_on(client, name, gate):
+    async def go_on(gate):
+        gate.arrive()
+        while not (gate.directory / "open").exists():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    def run():
+        with suppress(OSError, distributed.client.CancelledError):
+            other.run_on_scheduler(go_on, gate)
+
+    with connect(client, set_as_default=False) as other, ThreadPoolExecutor() as pool:
+        MultiLock([name], client=other).acquire()
+        pool.submit(run)
+        until(gate.arrived, "it runs")
+        other.close()
+    lock = MultiLock([name], client=client)
+    assert lock.acquire(timeout=SOON) is True
+    lock.release()
 
 
 # Semaphore

@@ -14,6 +14,7 @@ from client_support import AGAINST, SOON
 from process_support import kill
 from treadle.deploy import Scheduler, SpecCluster, Worker
 from treadle.sidecar._adaptive import workers_to_close
+from treadle.supervision import WorkerProcess
 from waiting import until
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the processes are Treadle's")
@@ -76,6 +77,25 @@ def test_an_asynchronous_cluster_and_what_cannot_start() -> None:
         return cluster.status.name
 
     assert asyncio.run(use()) == "closed"
+
+
+def test_a_worker_that_does_not_join_in_time_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(process: WorkerProcess, _timeout: float) -> None:
+        late.append(process)
+        raise TimeoutError("it has not joined")
+
+    async def use() -> None:
+        async with SpecCluster(scheduler={"cls": Scheduler}, asynchronous=True) as cluster:
+            worker = Worker(cluster.scheduler_address, name="late")
+            with pytest.raises(TimeoutError, match="it has not joined"):
+                await worker
+            assert worker.status.name == "closed"
+            assert cluster.scheduler.cluster.workers == {}
+            assert late[0].is_over
+
+    late: list[WorkerProcess] = []
+    monkeypatch.setattr(WorkerProcess, "wait_until_announced", never)
+    asyncio.run(use())
 
 
 def test_workers_of_a_group_go_together() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from distributed import Future, fire_and_forget, get_client, wait
 
-from client_support import SOON, add, fail, identity, inc, note, pass_gate
+from client_support import SOON, add, connect, fail, identity, inc, note, pass_gate
 
 
 def test_from_pending_to_finished(client, gate, eventually):
@@ -334,6 +334,24 @@ def test_fire_and_forget_of_many_and_of_collections(client, gate, eventually):
     heard(client, eventually)
     gate.open()
     eventually(lambda: sorted(gate.arrivals()) == ["0", "1", "2", "3", "4", "delayed"])
+
+
+@pytest.mark.parametrize("size", [1_000, 300_000])
+@pytest.mark.parametrize("what", ["function", "argument"])
+def test_fire_and_forget_outlives_a_client_that_closes_at_once(
+    client, gate, eventually, what, size
+):
+    """Although what it needs is large, and under way when the client closes."""
+    data = np.random.default_rng(0).bytes(size)
+
+    def arrive(gate, name, _data=None):
+        gate.arrive(name)
+        return len(data) if what == "function" else 0
+
+    arguments = () if what == "function" else (np.frombuffer(data, np.uint8),)
+    with connect(client, set_as_default=False) as other:
+        fire_and_forget(other.submit(arrive, gate, what, *arguments, pure=False))
+    eventually(gate.arrived)
 
 
 def test_fire_and_forget_forgets_errors(client, gate, eventually):

@@ -141,6 +141,51 @@ def test_errors_without_results_are_just_done(client):
     assert bad.status == "error"
 
 
+class Unreadable:
+    """Its pickle cannot be read."""
+
+    def __reduce__(self):
+        return fail, ("unreadable",)
+
+
+@distributed_fails("it waits for ever")
+def test_a_value_that_cannot_be_unpickled_is_raised(client):
+    bad = client.submit(Unreadable)
+    found = as_completed([bad], with_results=True, timeout=SOON)
+    with pytest.raises(ValueError, match="unreadable"):
+        next(found)
+    assert bad.status == "finished"
+    assert found.is_empty()
+
+
+@distributed_fails("it waits for ever")
+def test_a_value_that_cannot_be_unpickled_is_tried_once(client, monkeypatch):
+    bad, good = client.submit(Unreadable), client.submit(inc, 1)
+    fetched = []
+    fetch = client._fetch_then
+    monkeypatch.setattr(client, "_fetch_then", lambda *args: fetched.append(args) or fetch(*args))
+    options = {"with_results": True, "raise_errors": False, "timeout": SOON}
+    results = dict(as_completed([bad, good], **options))
+    assert results[good] == 2
+    kind, error, traceback = results[bad]
+    assert (kind, str(error)) == (ValueError, "unreadable")
+    assert traceback is not None
+    assert len(fetched) == 2
+
+
+@distributed_fails("it waits for ever")
+async def test_a_value_that_cannot_be_unpickled_is_raised_in_a_coroutine(async_client):
+    found = as_completed([async_client.submit(Unreadable)], with_results=True, timeout=SOON)
+    with pytest.raises(ValueError, match="unreadable"):
+        await anext(found)
+
+
+def test_a_value_that_looks_like_an_error_is_none(client):
+    value = (ValueError, ValueError("fine"), None)
+    [(_, result)] = as_completed([client.submit(lambda: value)], with_results=True, timeout=SOON)
+    assert result[0] is ValueError
+
+
 def test_adding_futures(client):
     found = as_completed(client.map(inc, range(3)))
     total = 0

@@ -6,6 +6,9 @@ import asyncio
 import os
 import re
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -171,12 +174,65 @@ def test_the_values_of_a_worker_that_retires_move(dask_client):
         assert [int(array[0]) for array in here.gather(values)] == list(range(20))
 
 
-def test_certificates_are_those_of_the_cluster(dask_client):
-    there = dask_client(security=temporary(), protocol="tls://")
+def test_workers_that_dask_chooses_keep_what_treadle_needs(dask_client):
+    there = dask_client()
+    with treadle.attach(there) as here:
+        [scattered] = here.scatter([np.ones(10_000)])
+        assert len(there.retire_workers()) == 1
+        until(lambda: len(here.ncores()) == 1, "the other one is gone")
+        assert scattered.result().sum() == 10_000
+
+
+KILLED_PART = """
+import os, signal, sys
+from treadle.hosting._scheduler_part import SchedulerPart
+from treadle.hosting._worker_parts import WorkerPart
+
+secret = b"x" * 64
+scheduler = SchedulerPart("127.0.0.1", secret, None, False)
+part = WorkerPart(
+    scheduler.address, host="127.0.0.1", directory=sys.argv[1], secret=secret, certificates=None,
+    insecure=False, name="1", nthreads=1, memory_limit=0, resources={},
+)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path):
+    left = []
+    for _ in range(2):
+        command = [sys.executable, "-c", KILLED_PART, str(tmp_path)]
+        ended = subprocess.run(command, timeout=SOON, check=False)
+        assert ended.returncode == -signal.SIGKILL
+        left.append(os.listdir(tmp_path))
+    assert [len(names) for names in left] == [1, 1]
+    assert left[0] != left[1]
+
+
+@pytest.mark.parametrize("security", [temporary, distributed.Security.temporary])
+def test_connections_have_tls_where_the_cluster_has(dask_client, security):
+    """With certificates of their own: Dask's need not have the name that Treadle asks for."""
+    there = dask_client(security=security(), protocol="tls://")
     with treadle.attach(there) as here:
         assert here.scheduler.address.startswith("treadle+tls://")
         assert all(address.startswith("treadle+tls://") for address in here.ncores())
         assert here.submit(sum, [1, 2]).result() == 3
+
+
+def has_ipv6():
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="there is no IPv6 here")
+def test_a_cluster_of_ipv6(dask_client):
+    there = dask_client(n_workers=1, host="[::1]")
+    with treadle.attach(there) as here:
+        assert here.submit(sum, [1, 2]).result() == 3
+        assert all("//[::1]:" in one for one in (here.scheduler.address, *here.ncores()))
 
 
 def test_a_cluster_that_closes_takes_treadle_along(dask_client):
@@ -346,6 +402,55 @@ def test_it_can_be_detached_when_the_cluster_has_gone(dask_client):
     assert here.status == "closed"
 
 
+def test_a_worker_that_dies_while_it_is_detached_leaves_no_scheduler(dask_client):
+    there = dask_client()
+    here = treadle.attach(there)
+    there.run(die_when_torn_down, workers=list(there.scheduler_info()["workers"])[:1])
+    here.detach()
+    assert not there.run_on_scheduler(lambda dask_scheduler: "treadle" in dask_scheduler.plugins)
+    with treadle.attach(there) as again:
+        assert again.submit(sum, [1, 2]).result() == 3
+
+
+def die_when_torn_down():
+    from treadle.hosting._dask import HostedWorker
+
+    async def die(self, worker):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    HostedWorker.teardown = die
+
+
+KILLED = """
+import os, signal, sys
+import distributed, treadle
+
+if __name__ == "__main__":
+    here = treadle.attach(distributed.Client(sys.argv[1]))
+    assert here.submit(sum, [1, 2]).result() == 3
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_it_can_be_detached_when_its_process_was_killed(dask_client, tmp_path):
+    there = dask_client(n_workers=1)
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    command = [sys.executable, str(script), there.scheduler.address]
+    ended = subprocess.run(command, timeout=SOON, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    with pytest.raises(RuntimeError, match=r"already: .*treadle\.detach\(dask_client\) where"):
+        treadle.attach(there)
+    treadle.detach(there)
+    with pytest.raises(RuntimeError, match=r"^Treadle is not attached to the Dask cluster at"):
+        treadle.detach(there)
+    # The scheduler was in this process.
+    assert not [name for name in names_of_threads() if "sidecar" in name or "schedul" in name]
+    with treadle.attach(there) as here:
+        here.wait_for_workers(1, timeout=SOON)
+        assert here.submit(sum, [1, 2]).result() == 3
+
+
 def test_it_can_be_detached_when_the_client_of_dask_is_closed(dask_client):
     there = dask_client(n_workers=1)
     cluster = there.cluster
@@ -356,3 +461,37 @@ def test_it_can_be_detached_when_the_client_of_dask_is_closed(dask_client):
         assert not any(again.run(names_of_threads).values())
         with treadle.attach(again) as here:
             assert here.submit(sum, [1, 2]).result() == 3
+
+
+def fail_to_join_once():
+    """Have the first worker of Treadle in this process find nobody."""
+    from treadle.hosting import _worker_parts
+
+    own, failed = _worker_parts.ThreadWorker, []
+
+    def make(*args, **kwargs):
+        if not failed:
+            failed.append(True)
+            raise ConnectionError("the scheduler cannot be reached")
+        return own(*args, **kwargs)
+
+    _worker_parts.ThreadWorker = make
+
+
+class Unreachable(distributed.WorkerPlugin):
+    """As :func:`fail_to_join_once` in each worker that comes."""
+
+    # Before Treadle's.
+    name = "a"
+
+    def setup(self, worker):
+        fail_to_join_once()
+
+
+def test_a_worker_that_cannot_join_at_first_tries_again(dask_client):
+    there = dask_client(n_workers=1)
+    there.register_plugin(Unreachable())
+    with treadle.attach(there) as here:
+        there.cluster.scale(2)
+        here.wait_for_workers(2, timeout=SOON)
+        assert set(here.run(os.getpid).values()) == set(there.run(os.getpid).values())

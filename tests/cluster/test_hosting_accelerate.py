@@ -23,7 +23,6 @@ import treadle
 from client_support import AGAINST, SOON, Gate, pass_gate
 from shuffle_support import table
 from test_hosting import directories, names_of_threads, open_files, pids
-from treadle._security import temporary
 from treadle.hosting._p2p_run import HostedRun
 from waiting import until
 
@@ -246,8 +245,33 @@ def test_it_begins_and_ends_in_the_middle_of_shuffles(dask_client, gate: Gate, t
     assert not any(there.run(names_of_threads).values())
 
 
-def test_certificates_are_those_of_the_cluster(dask_client):
-    there = dask_client(security=temporary(), protocol="tls://")
+def hold_beginning(gate, dask_scheduler):
+    """Have a shuffle wait at a gate while Treadle's scheduler begins it."""
+    from treadle._loop import off_loop
+
+    part = dask_scheduler.plugins["treadle-accelerate"]._part
+    own = part.ask
+
+    async def ask(operation, arguments):
+        answer = await own(operation, arguments)
+        await off_loop(pass_gate, gate)
+        return answer
+
+    part.ask = ask
+
+
+def test_it_ends_while_a_shuffle_begins(there, gate: Gate):
+    frame = table(1, 4000)
+    there.run_on_scheduler(hold_beginning, gate)
+    futures = started(there, frame)
+    until(lambda: gate.arrived(), "a shuffle begins")
+    treadle.decelerate(there)
+    gate.open()
+    assert sorted(pd.concat(there.gather(futures))["value"]) == sorted(frame["value"])
+
+
+def test_connections_have_tls_where_the_cluster_has(dask_client):
+    there = dask_client(security=distributed.Security.temporary(), protocol="tls://")
     treadle.accelerate(there)
     frame = table(1, 4000)
     check(there, frame, started(there, frame))

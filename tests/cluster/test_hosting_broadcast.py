@@ -16,7 +16,6 @@ from numpy.testing import assert_array_equal
 import treadle
 from client_support import AGAINST, SOON, Gate
 from test_hosting import directories, names_of_threads, open_files
-from treadle._security import temporary
 from waiting import until
 
 pytestmark = [
@@ -146,8 +145,8 @@ def test_it_is_awaited_with_an_asynchronous_client(dask_client):
     assert asyncio.run(run()) == ([2, 2], LARGE)
 
 
-def test_certificates_are_those_of_the_cluster(dask_client):
-    there = dask_client(security=temporary(), protocol="tls://")
+def test_connections_have_tls_where_the_cluster_has(dask_client):
+    there = dask_client(security=distributed.Security.temporary(), protocol="tls://")
     treadle.accelerate(there)
     forbid_copies(there)
     future = there.scatter(np.arange(LARGE), broadcast=True)

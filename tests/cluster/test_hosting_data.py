@@ -16,7 +16,6 @@ import pytest
 import treadle
 from client_support import AGAINST, SOON
 from process_support import until
-from treadle._security import temporary
 from treadle.hosting._beside import take
 
 pytestmark = [
@@ -159,6 +158,89 @@ def test_what_has_no_value_is_refused_by_name(dask_client):
             treadle.adopt(da.ones(3), client=alone)
 
 
+def test_the_same_key_with_another_value_is_refused_by_name(dask_client):
+    there = dask_client()
+    with treadle.attach(there) as here:
+        ours, theirs = here.submit(str, "ours", key="x"), there.submit(str, "theirs", key="x")
+        distributed.wait([ours, theirs])
+        with pytest.raises(ValueError, match="Treadle's client has a future of 'x'"):
+            here.scatter(theirs)
+        with pytest.raises(ValueError, match="Dask has a task of 'x'"):
+            here.detach(keep=True)
+        ours.cancel()
+        ours = here.scatter(theirs)
+        assert ours.result() == "theirs"
+        # It was adopted, but Dask makes another one. Of a key that is cancelled, distributed's client may hear
+        # late, and cancel the next future.
+        theirs.release()
+        until(lambda: "x" not in there.run_on_scheduler(states), "it is forgotten")
+        theirs = there.submit(str, "others", key="x")
+        distributed.wait(theirs)
+        with pytest.raises(ValueError, match="Treadle's client has a future of 'x'"):
+            here.scatter(theirs)
+        with pytest.raises(ValueError, match="Dask has a task of 'x'"):
+            here.detach(keep=True)
+        theirs.release()
+        until(lambda: "x" not in there.run_on_scheduler(states), "it is forgotten")
+        assert here.detach(keep=True)["x"].result() == "theirs"
+
+
+def take_no_values():
+    """A worker of Dask has no room for values that are given to it."""
+    from treadle.hosting import _beside
+
+    async def update(*_args):
+        raise MemoryError("no room here")
+
+    _beside._update = update
+
+
+def strings(dask_worker):
+    return [key for key, value in dask_worker.data.items() if isinstance(value, bytes)]
+
+
+def test_values_of_which_some_cannot_be_given_back_are_left_nowhere(dask_client):
+    there = dask_client()
+    with treadle.attach(there) as here:
+        _, second = workers = list(here.ncores())
+        values = [
+            here.submit(bytes, 10_000, key=key, workers=[worker])
+            for key, worker in zip(("left-a", "left-b"), workers, strict=True)
+        ]
+        distributed.wait(values)
+        name = here.scheduler_info(n_workers=-1)["workers"][second]["name"]
+        info = there.scheduler_info(n_workers=-1)["workers"]
+        (full,) = [one for one, worker in info.items() if str(worker["name"]) == str(name)]
+        there.run(take_no_values, workers=[full])
+        with pytest.raises(MemoryError, match="no room here"):
+            here.detach(keep=True)
+        until(lambda: not any(there.run(strings).values()), "nothing is left at Dask's workers")
+        assert not there.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))
+        # What Treadle had is there still.
+        assert [len(value) for value in here.gather(values)] == [10_000, 10_000]
+
+
+def test_values_pass_again_and_again(dask_client):
+    there = dask_client()
+    with treadle.attach(there) as here:
+        there.publish_dataset(there.persist(da.ones(4, chunks=2)), name="ones")
+        arrays = []
+        for _ in range(2):
+            # Each time, Dask's client has other futures of the same tasks.
+            theirs = there.get_dataset("ones")
+            distributed.wait(theirs)
+            arrays.append(treadle.adopt(theirs))
+            del theirs
+        made = (arrays[0] + 1).persist()
+        distributed.wait(made)
+        for _ in range(2):
+            assert there.compute(treadle.give_back(arrays[1]).sum()).result() == 4
+            back = treadle.give_back(made)
+            assert there.compute(back.sum()).result() == 8
+        assert treadle.adopt(back).sum().compute() == 8
+        assert len(here.detach(keep=True)) == 4
+
+
 def forget(key, dask_worker):
     from distributed.worker_state_machine import RemoveReplicasEvent
 
@@ -178,7 +260,8 @@ def test_a_value_that_moved_is_found(dask_client):
 
 @pytest.mark.parametrize("tls", [False, True])
 def test_workers_in_processes_of_their_own(dask_client, tls):
-    there = dask_client(**({"security": temporary(), "protocol": "tls://"} if tls else {}))
+    security = distributed.Security.temporary() if tls else None
+    there = dask_client(**({"security": security, "protocol": "tls://"} if tls else {}))
     with treadle.attach(there, processes=True) as here:
         ours, theirs = (set(client.run(os.getpid).values()) for client in (here, there))
         assert len(ours) == 2

@@ -8,9 +8,11 @@ import subprocess
 import sys
 
 import pytest
+from distributed.diagnostics.plugin import WorkerPlugin
 
 import treadle
 from client_support import AGAINST, SOON
+from treadle.hosting._dask import made_where_it_fits
 from treadle.hosting._fit import SCHEDULER, check_hosts, check_installed
 
 pytestmark = [
@@ -165,6 +167,12 @@ def test_a_worker_without_treadle_joins_dask_all_the_same(dask_client):
             # It has nothing of Treadle, and Dask's own worker may take 30 seconds to close.
             joining.kill()
             joining.communicate(timeout=SOON)
+
+
+def test_a_worker_of_another_python_that_joins_later_works_for_dask_alone(caplog):
+    plugin = made_where_it_fits(b"no pickle", OURS, [2, 7])
+    assert type(plugin) is WorkerPlugin
+    assert "and the client Python 2.7" in caplog.text
 
 
 def workers(client):

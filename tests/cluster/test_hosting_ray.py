@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -62,6 +63,16 @@ def test_ray_goes_on_beside_it_and_after_it(cluster: Any) -> None:
         assert client.submit(sum, [1]).result() == 1
         client.detach()
     assert ray.get(double.remote(3)) == 6
+
+
+def test_it_attaches_where_an_event_loop_runs(cluster: Any) -> None:
+    del cluster
+
+    async def cell() -> treadle.Client:
+        return treadle.attach_ray()
+
+    with asyncio.run(cell()) as client:
+        assert client.submit(sum, [1, 2]).result() == 3
 
 
 def test_objects_of_ray_are_read_without_a_copy(client: treadle.Client) -> None:

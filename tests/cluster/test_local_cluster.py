@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent import futures
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
+import dask
 import distributed
 import pytest
 
 from client_support import AGAINST, SOON, Gate, inc, pass_gate
 from process_support import until
 from treadle import Client, LocalCluster
+from treadle.client._connected import Connected
+from treadle.client._scaling import Scaling
+from treadle.supervision import _process, _words
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the cluster is Treadle's")
 
@@ -106,6 +116,248 @@ def test_processes_come_and_go(gate: Gate) -> None:
         client.wait_for_workers(2, timeout=2 * SOON)
 
 
+@pytest.mark.parametrize("processes", [False, True])
+def test_a_worker_that_was_retired_does_not_count(processes: bool) -> None:
+    """Although it may not have ended yet."""
+    with (
+        LocalCluster(2, threads_per_worker=1, processes=processes) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        for _ in range(3):
+            client.retire_workers(names=[min(cluster.plan)])
+            cluster.scale(2)
+            assert len(cluster.plan) == 2
+            client.wait_for_workers(2, timeout=SOON)
+
+
+def pause(dask_worker: Any) -> None:
+    dask_worker.status = distributed.Status.paused
+
+
+@contextmanager
+def leaving(client: Client, gate: Gate) -> Iterator[None]:
+    """Worker 1 is asked to leave, and does so when the block has ended: a task runs there."""
+    running = client.submit(pass_gate, gate, workers=["1"])
+    until(gate.arrived, "the task runs")
+    retiring = threading.Thread(target=client.retire_workers, kwargs={"names": [1]})
+    retiring.start()
+    until(lambda: "closing_gracefully" in statuses(client), "it is asked to leave")
+    yield
+    assert "closing_gracefully" in statuses(client)
+    gate.open()
+    running.result(timeout=SOON)
+    retiring.join()
+
+
+def statuses(client: Client) -> set[str]:
+    return {worker["status"] for worker in client.scheduler_info()["workers"].values()}
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_a_worker_that_leaves_slowly_does_not_count(processes: bool, gate: Gate) -> None:
+    with (
+        LocalCluster(2, threads_per_worker=1, processes=processes) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        with leaving(client, gate):
+            cluster.scale(2)
+            assert cluster.plan == {0, 2}
+            client.wait_for_workers(2, timeout=SOON)
+            assert cluster.observed == {0, 1, 2}
+        assert cluster.observed == {0, 2}
+        cluster.scale(2)
+        assert cluster.plan == {0, 2}
+
+
+def test_a_worker_that_leaves_does_not_come_back_with_the_others(gate: Gate) -> None:
+    with (
+        LocalCluster(2, threads_per_worker=1) as cluster,
+        Client(cluster, set_as_default=False) as client,
+        ThreadPoolExecutor(1) as executor,
+    ):
+        running = client.submit(pass_gate, gate, workers=["1"])
+        until(gate.arrived, "the task runs")
+        retiring = executor.submit(client.retire_workers, names=[1])
+        until(lambda: "closing_gracefully" in statuses(client), "it is asked to leave")
+        cluster.scale(2)
+        client.restart(timeout=SOON)
+        retiring.result(timeout=SOON)
+        assert running.cancelled()
+        assert cluster.plan == {0, 2}
+        # The new one may not have joined when the others were restarted.
+        until(lambda: cluster.observed == {0, 2}, "both are there")
+
+
+def test_nobody_waits_for_a_worker_that_leaves(threads: LocalCluster, gate: Gate) -> None:
+    threads.scale(2)
+    with Client(threads, set_as_default=False) as client, leaving(client, gate):
+        with Client(threads, set_as_default=False) as second:
+            assert second.submit(inc, 1).result(timeout=SOON) == 2
+        assert "Scheduler" in threads.get_logs()
+        threads.wait_for_workers(1, timeout=SOON)
+        with pytest.raises(distributed.TimeoutError):
+            threads.wait_for_workers(2, timeout=0.1)
+
+
+def test_nobody_waits_for_a_worker_that_is_paused(threads: LocalCluster) -> None:
+    threads.scale(2)
+    with Client(threads, set_as_default=False) as client:
+        client.run(pause, workers=["1"])
+        until(lambda: "paused" in statuses(client), "it is paused")
+        with Client(threads, set_as_default=False) as second:
+            assert second.submit(inc, 1).result(timeout=SOON) == 2
+        threads.wait_for_workers(1, timeout=SOON)
+
+
+def test_a_worker_may_take_its_time_to_leave(monkeypatch: Any, gate: Gate) -> None:
+    monkeypatch.setattr(_words, "_PATIENCE", 0.0)
+    with (
+        LocalCluster(2, threads_per_worker=1, processes=False, timeout=1) as cluster,
+        Client(cluster, set_as_default=False) as client,
+        ThreadPoolExecutor(1) as executor,
+    ):
+        running = client.submit(pass_gate, gate, workers=["1"])
+        until(gate.arrived, "the task runs")
+        scaling = executor.submit(cluster.scale, 1)
+        # Longer than other answers may take.
+        assert not futures.wait([scaling], timeout=2).done
+        gate.open()
+        scaling.result(timeout=SOON)
+        assert running.done()
+        assert cluster.plan == cluster.observed == {0}
+
+
+def test_a_worker_that_was_given_up_does_not_count() -> None:
+    with (
+        LocalCluster(2, threads_per_worker=1) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        worker = cluster.workers["1"]
+        worker._give_up("there is no memory")
+        worker.close()
+        until(lambda: worker.is_over, "its process has ended")
+        assert cluster.plan == {0}
+        assert "Scheduler" in cluster.get_logs()
+        with Client(cluster, set_as_default=False) as second:
+            assert second.submit(inc, 1).result(timeout=SOON) == 2
+        cluster.scale(2)
+        client.wait_for_workers(2, timeout=SOON)
+        assert cluster.plan == cluster.observed == {0, 2}
+
+
+def test_a_cluster_has_its_workers_when_it_is_made() -> None:
+    with LocalCluster(2, threads_per_worker=1) as cluster:
+        assert cluster.observed == {0, 1}
+
+    async def use() -> None:
+        async with LocalCluster(1, processes=True, asynchronous=True) as cluster:
+            assert cluster.observed == {0}
+
+    asyncio.run(use())
+
+
+def test_a_cluster_says_why_its_workers_cannot_be_started(monkeypatch: Any) -> None:
+    monkeypatch.setattr(_process, "_COMMAND", (sys.executable, "-c", "1 / 0"))
+    with pytest.raises(
+        RuntimeError, match=r"cannot be started; worker 0: (.|\n)*ZeroDivisionError"
+    ):
+        LocalCluster(1, processes=True)
+
+
+def test_workers_may_come_while_a_client_looks_at_them(threads: LocalCluster) -> None:
+    class Comes:
+        @property
+        def __class__(self) -> type:
+            threads.workers["another"] = threads.workers["0"]
+            return int
+
+    threads.workers["comes"] = Comes()
+    try:
+        assert threads.is_ready()
+    finally:
+        del threads.workers["comes"], threads.workers["another"]
+
+
+def test_a_client_that_does_not_get_through_its_start_is_closed(
+    threads: LocalCluster, monkeypatch: Any
+) -> None:
+    async def fail(client: Connected, *_: Any) -> None:
+        failed.append(client)
+        raise RuntimeError("on purpose")
+
+    failed: list[Connected] = []
+    monkeypatch.setattr(Connected, "_wait_for_local", fail)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        Client(threads)
+    assert [client.status for client in failed] == ["closed"]
+    assert dask.config.get("scheduler", None) is None
+
+
+def test_what_a_cluster_asks_by_itself_is_no_client(threads: LocalCluster) -> None:
+    class Joined(distributed.SchedulerPlugin):
+        name = "joined"
+
+        def __init__(self) -> None:
+            self.clients: list[str] = []
+
+        def add_client(self, scheduler: Any, client: str) -> None:
+            self.clients.append(client)
+
+    def heard(dask_scheduler: Any) -> list[str]:
+        return [*dask_scheduler.plugins["joined"].clients, *dask_scheduler.get_events()]
+
+    with Client(threads, set_as_default=False) as client:
+        client.register_plugin(Joined())
+        assert threads.observed == {0}
+        with Client(threads, set_as_default=False) as second:
+            until(lambda: second.id in client.run_on_scheduler(heard), "a client is heard of")
+        assert not [name for name in client.run_on_scheduler(heard) if "Supervisor" in name]
+
+
+def test_whoever_scales_waits_for_what_adaptive_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slowly(self: Scaling, addresses: Any, names: Any) -> dict[str, Any]:
+        reached.set()
+        assert go_on.wait(SOON)
+        return retire(self, addresses, names)
+
+    reached, go_on = threading.Event(), threading.Event()
+    retire = Scaling._retire
+    monkeypatch.setattr(Scaling, "_retire", slowly)
+    with (
+        LocalCluster(2, threads_per_worker=1, processes=False) as cluster,
+        ThreadPoolExecutor(1) as executor,
+    ):
+        adaptive = cluster.adapt(minimum=1, maximum=2, **FAST)
+        assert reached.wait(SOON)
+        adaptive.stop()
+        scaling = executor.submit(cluster.scale, 2)
+        futures.wait([scaling], timeout=0.2)
+        go_on.set()
+        scaling.result(timeout=SOON)
+        until(lambda: len(cluster.plan) == 2, "there are two")
+        cluster.wait_for_workers(2, timeout=SOON)
+
+
+def test_adaptive_does_nothing_once_it_is_stopped(threads: LocalCluster) -> None:
+    """Although it may have decided to."""
+    threads.scale(2)
+    adaptive = threads.adapt(minimum=2, maximum=2, interval="1 h")
+    adaptive.stop()
+    threads.sync(adaptive.scale_down, [1])
+    threads.sync(adaptive.scale_up, 3)
+    assert threads.plan == threads.observed == {0, 1}
+
+
+def test_a_name_is_not_given_again(threads: LocalCluster) -> None:
+    """`Adaptive` retires workers by name, and then asks the cluster to end what has their names."""
+    threads.scale(2)
+    asyncio.run(threads.scheduler_comm.retire_workers(names=[1]))
+    threads.scale(2)
+    asyncio.run(threads.scale_down([1]))
+    assert threads.plan == {0, 2}
+    threads.wait_for_workers(2, timeout=SOON)
+
+
 def test_it_is_used_in_an_event_loop() -> None:
     async def use() -> None:
         async with (
@@ -116,6 +368,38 @@ def test_it_is_used_in_an_event_loop() -> None:
             await cluster.scale(2)
             await cluster.wait_for_workers(2, timeout=SOON)
             assert "Scheduler" in await cluster.get_logs()
+        assert cluster.status is distributed.Status.closed
+
+    asyncio.run(use())
+
+
+def test_waiting_in_an_event_loop_takes_no_thread() -> None:
+    async def use() -> None:
+        # `scale` needs one.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        async with LocalCluster(1, processes=False, asynchronous=True) as cluster:
+            waiting = [cluster.wait_for_workers(2) for _ in range(3)]
+            await asyncio.wait(waiting, timeout=0.2)
+            await asyncio.wait_for(cluster.scale(2), SOON)
+            await asyncio.wait_for(asyncio.gather(*waiting), SOON)
+
+    asyncio.run(use())
+
+
+def test_who_no_longer_waits_for_a_start_does_not_end_it() -> None:
+    async def start(cluster: LocalCluster) -> None:
+        await cluster
+
+    async def use() -> None:
+        cluster = LocalCluster(1, processes=False, asynchronous=True)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(start(cluster), 0)
+        starting = asyncio.ensure_future(start(cluster))
+        await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await cluster.close()
         assert cluster.status is distributed.Status.closed
 
     asyncio.run(use())

@@ -9,6 +9,8 @@ import pytest
 
 import treadle
 from client_support import AGAINST, Gate, inc, pass_gate
+from treadle.client import _progress
+from waiting import until
 
 pytestmark = pytest.mark.skipif(AGAINST == "distributed", reason="it is Treadle's own")
 
@@ -27,6 +29,45 @@ def test_the_bar_says_how_far_futures_are(client: treadle.Client, gate: Gate) ->
     gate.open()
     treadle.wait(held)
     assert re.search(r"pass_gate.*<progress max='1' value='1'>.*1 / 1", bar._repr_html_())
+
+
+def test_a_value_that_nobody_wants_has_not_failed(client: treadle.Client, gate: Gate) -> None:
+    held = client.submit(pass_gate, gate)
+    future = client.submit(inc, 1)
+    bar = treadle.progress([held, future], notebook=True)
+    assert future.result() == 2
+    state = future._state
+    del future
+    until(lambda: state.status == "cancelled")
+    assert "failed" not in bar._repr_html_()
+    gate.open()
+    treadle.wait(held)
+
+
+def test_a_scheduler_that_is_busy_is_asked_again(
+    client: treadle.Client, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = client.submit(pass_gate, gate)
+    bar = treadle.progress(client.submit(inc, held, key="last"), notebook=True)
+    # A busy machine may answer the first question too late, and nothing is known before.
+    until(lambda: "pass_gate" in bar._repr_html_())
+    monkeypatch.setattr(_progress, "_PAUSE", 0.0)
+
+    def late(*_: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(_progress, "ask_now", late)
+    assert "0 / 1" in re.findall("pass_gate.*", bar._repr_html_())[0].partition("</tr>")[0]
+    monkeypatch.setattr(_progress, "ask_now", lambda *_: {"pass_gate": {"memory": 1}})
+    assert "1 / 1" in re.findall("pass_gate.*", bar._repr_html_())[0].partition("</tr>")[0]
+
+
+def test_many_functions_have_a_row_together(client: treadle.Client) -> None:
+    futures = [client.submit(inc, i, key=f"name_{i:02}") for i in range(60)]
+    treadle.wait(futures)
+    drawn = treadle.progress(futures, notebook=True)._repr_html_()
+    assert drawn.count("<tr>") == 51
+    assert re.search(r"name_49.*1 / 1.*10 more.*<progress max='10' value='10'>.*10 / 10", drawn)
 
 
 def test_names_are_text(client: treadle.Client) -> None:

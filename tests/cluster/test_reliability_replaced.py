@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import subprocess
 
 import distributed
 import pytest
 
 from client_support import AGAINST, SOON, Gate, addresses, inc, pass_gate
-from process_support import send
+from process_support import kill, send
 from reliability_support import processes, until_replaced
 from waiting import until
 
@@ -152,10 +154,23 @@ def test_a_worker_that_was_retired_stays_away_until_the_cluster_wants_it(new_cli
     second.close()
     client.cluster.scale(2)
     client.wait_for_workers(2, timeout=SOON)
-    assert processes(client)["0"] != before["0"]
+    assert before["0"] not in processes(client).values()
     client.cluster.scale(1)
     until(lambda: len(addresses(client)) == 1, "one is retired")
     assert len(processes(client)) == 1
+
+
+def test_a_restart_that_comes_late_is_not_of_the_next_process(new_client):
+    client = new_client(workers=2)
+    worker = client.cluster.workers["1"]
+    # The process has ended by then, and the next one has not begun.
+    worker._died = lambda _death: worker.restart()
+    before = processes(client)["1"]
+    kill(before)
+    until_replaced(client, "1", before)
+    until(lambda: worker.announced, "the next one is there")
+    client.retire_workers(names=["1"])
+    until(lambda: worker.left, "it stays away")
 
 
 def test_a_worker_that_closed_itself_stays_away(new_client):
@@ -195,6 +210,40 @@ def test_a_worker_that_cannot_start_says_with_which_status_it_ends(start, tmp_pa
     assert worker.wait() == 1
     assert "no, thank you" in worker.output
     until(lambda: "exited with code 1" in scheduler.output, "the scheduler hears of its end")
+
+
+class FailingStarts:
+    """``subprocess.Popen``, which fails so many times after the first one."""
+
+    def __init__(self, failures):
+        self.real = subprocess.Popen
+        self.failures = failures
+        self.calls = 0
+
+    def __call__(self, *args, **kwargs):
+        self.calls += 1
+        if 1 < self.calls <= 1 + self.failures:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return self.real(*args, **kwargs)
+
+
+@pytest.mark.parametrize("failures", [2, 100])
+def test_a_process_that_cannot_be_started_is_tried_again_and_given_up(monkeypatch, failures):
+    from treadle.supervision import WorkerProcess
+
+    starts = FailingStarts(failures)
+    monkeypatch.setattr(subprocess, "Popen", starts)
+    deaths: list[object] = []
+    worker = WorkerProcess("brief", ["--help"], deaths.append)
+    until(lambda: worker.is_over, "it is over")
+    if failures == 100:
+        assert worker.given_up.endswith(os.strerror(errno.EAGAIN))
+        assert (starts.calls, len(deaths)) == (6, 1)
+    else:
+        assert "before it was of use" in worker.given_up
+        assert (starts.calls, len(deaths)) == (7, 5)
+    worker.close()
+    worker.join(SOON)
 
 
 def test_what_ends_late_and_never_listened_is_given_up(monkeypatch):

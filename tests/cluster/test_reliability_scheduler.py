@@ -41,6 +41,7 @@ SCRIPT = """
             "queue": queue.get,
             "event": lock.wait,
             "run": lambda: client.run(pass_gate, gate),
+            "workers": lambda: client.wait_for_workers(9),
         }
 
         def say(line):
@@ -95,7 +96,7 @@ def test_everybody_says_so_when_the_scheduler_is_killed(start, gate, secret):
     for way in ("result", "gather", "wait", "compute"):
         assert lines[way] in refused, lines
     # Anything but silence: these are Python's, of one kind or another.
-    for way in ("exception", "completed", "queue", "event", "run", "submit"):
+    for way in ("exception", "completed", "queue", "event", "run", "submit", "workers"):
         assert lines[way].endswith(("Error", "ended")), lines
     assert lines["futures"] == "['cancelled']", lines
     for worker in workers:

@@ -269,3 +269,40 @@ def test_each_call_has_a_function_of_its_own(one: distributed.Client, kind: str,
     # Likewise where it is an argument.
     called = one.map(lambda function, number: function(number), [function] * 4, range(4))
     assert one.gather(called) == [1] * 4
+
+
+class Temperature:
+    """An array type that knows DLPack, by which others may view its numbers."""
+
+    def __init__(self, numbers: np.ndarray, unit: str) -> None:
+        self.numbers = numbers
+        self.unit = unit
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.numbers.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.numbers.__dlpack_device__()
+
+
+def unit_of(temperature: Temperature) -> str:
+    return temperature.unit
+
+
+@pytest.mark.parametrize("size", [100, 100_000])
+def test_a_tensor_of_another_library_stays_what_it_is(one: distributed.Client, size: int) -> None:
+    given = Temperature(np.zeros(size), "K")
+    made = one.submit(Temperature, np.zeros(size), "K", pure=False)
+    assert unit_of(made.result()) == "K"
+    for value in (given, made, one.scatter(given)):
+        assert one.submit(unit_of, value, pure=False).result() == "K"
+
+
+def test_a_value_of_more_buffers_than_a_message_has_frames(one: distributed.Client) -> None:
+    def many(count: int) -> list[np.ndarray]:
+        return [np.full(64, number) for number in range(count)]
+
+    made = one.submit(many, 70_000, pure=False)
+    [brought] = one.scatter([many(70_000)], hash=False)
+    for value in (made, brought):
+        assert [len(value.result()), int(value.result()[69_999][63])] == [70_000, 69_999]

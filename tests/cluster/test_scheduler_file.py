@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
-from pathlib import Path
+import threading
 
 import pytest
 
@@ -131,29 +132,112 @@ def test_what_is_no_file_is_refused_without_waiting(tmp_path):
             _scheduler_file.read(path)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"address": 5}', "9" * (2 << 20)])
+@pytest.mark.parametrize("text", ["[]", "{}", '{"address": 5}', "9" * (2 << 20)])
 def test_what_is_no_scheduler_file_is_refused(text, tmp_path):
     file = tmp_path / "scheduler.json"
     file.write_text(text)
     file.chmod(0o600)
-    with pytest.raises(ValueError, match=r"."):
+    with pytest.raises(ValueError, match=f"{file} is no scheduler file") as caught:
         _scheduler_file.read(file)
+    # Nobody waits for it to become one.
+    assert type(caught.value) is ValueError
 
 
-def test_a_file_that_does_not_appear_is_waited_for(tmp_path):
-    import threading
+# What a file may hold while it is written.
+UNFINISHED = [b"", b"{", b'{"address": "treadle', b'{"address": "\xe2\x82']
 
-    file = Path(tmp_path / "scheduler.json")
-    made = []
+
+def unfinished(directory, text):
+    file = directory / "scheduler.json"
+    file.touch(mode=0o600)
+    file.write_bytes(text)
+    return file
+
+
+@pytest.mark.parametrize("text", UNFINISHED)
+def test_what_is_written_at_the_moment_is_no_scheduler_file_yet(text, tmp_path):
+    file = unfinished(tmp_path, text)
+    with pytest.raises(_scheduler_file.UnfinishedError, match=f"{file} .* none yet"):
+        _scheduler_file.read(file)
+    with pytest.raises(ValueError, match=f"{file} .* none yet"):
+        treadle.Client(scheduler_file=str(file), timeout=0.1)
+
+
+@pytest.mark.parametrize("text", [None, *UNFINISHED[:2]])
+def test_a_client_waits_for_a_file_that_is_not_there_yet(text, tmp_path, monkeypatch):
+    file = tmp_path / "scheduler.json" if text is None else unfinished(tmp_path, text)
+    read, looked, made = _scheduler_file.read, [], []
+
+    def look(path):
+        looked.append(path)
+        return read(path)
+
+    monkeypatch.setattr(_scheduler_file, "read", look)
     making = threading.Thread(
         target=lambda: made.append(treadle.Client(scheduler_file=str(file), timeout=SOON))
     )
     with treadle.LocalCluster(processes=False) as cluster:
         making.start()
+        until(lambda: looked, "the client looks for it")
         _scheduler_file.write(
             file, {"address": cluster.scheduler_address, "secret_file": cluster.secret_file}
         )
-        until(lambda: made, "the client is connected")
         making.join(SOON)
-        with made[0] as client:
+        (client,) = made
+        with client:
             assert client.submit(inc, 1).result(timeout=SOON) == 2
+
+
+@pytest.mark.parametrize("text", UNFINISHED[:2])
+def test_a_worker_waits_for_a_file_that_is_not_written_yet(text, start, tmp_path):
+    file = unfinished(tmp_path, text)
+    worker = start("worker", "--nanny", "--scheduler-file", str(file))
+    until(lambda: "Waiting for the scheduler: " in worker.output, lambda: worker.output)
+    assert f"{file} is no scheduler file, or none yet" in worker.output
+    scheduler = start("scheduler", "--port", "0", "--scheduler-file", str(file))
+    assert scheduler.address
+    assert worker.address
+
+
+def test_a_worker_does_not_wait_for_ever_for_the_rest_of_a_file(start, tmp_path):
+    file = unfinished(tmp_path, b"{")
+    worker = start("worker", "--scheduler-file", str(file))
+    assert worker.wait() == 1
+    waiting, error = worker.lines
+    assert waiting.startswith(f"Waiting for the scheduler: {file} is no scheduler file, or none")
+    assert error.startswith(f"Error: {file} is no scheduler file, or none yet")
+
+
+def test_a_scheduler_leaves_the_file_of_another_one(start, join, tmp_path):
+    file = tmp_path / "scheduler.json"
+    first = start("scheduler", "--port", "0", "--scheduler-file", file)
+    assert first.address
+    second = start("scheduler", "--port", "0", "--scheduler-file", file)
+    assert second.address
+    first.send(signal.SIGTERM)
+    first.wait()
+    assert _scheduler_file.read(file).address == second.address
+    second.send(signal.SIGTERM)
+    second.wait()
+    assert not file.exists()
+
+
+def test_paths_of_a_worker_are_kept_when_a_task_changes_its_directory(start, join, tmp_path):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "secret").write_text("a secret of this cluster")
+    (tmp_path / "secret").chmod(0o600)
+    options = ["--secret-file", "secret"]
+    there = {"before": lambda: os.chdir(tmp_path)}
+    scheduler = start("scheduler", "--port", "0", *options, **there)
+    assert scheduler.address
+    kept = [*options, "--nthreads", "1", "--local-directory", "here"]
+    workers = [start("worker", scheduler.address, *kept, **there) for _ in range(2)]
+    assert all(worker.address for worker in workers)
+    with treadle.Client(scheduler.address, secret=tmp_path / "secret") as client:
+        client.wait_for_workers(2, timeout=SOON)
+        client.run(os.chdir, "/")
+        places = client.run(lambda dask_worker: dask_worker.local_directory)
+        assert all(place.startswith(str(tmp_path)) for place in places.values())
+        one, other = places
+        made = client.submit(bytes, 1_000_000, workers=[one])
+        assert client.submit(len, made, workers=[other]).result(timeout=SOON) == 1_000_000

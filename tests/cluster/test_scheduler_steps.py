@@ -261,3 +261,23 @@ def test_steps_that_were_dropped_are_made_up_for(followed):
     state, is_there, line = followed.run_on_scheduler(drop)
     assert (state, is_there) == ("memory", False)
     assert "dropped" in line
+
+
+@pytest.mark.filterwarnings("ignore:Scheduler already contains a plugin")
+def test_a_plugin_is_told_steps_though_the_first_one_could_not_ask_for_them():
+    def fail_once(dask_scheduler: Any) -> None:
+        def ask_now(operation: str, argument: Any) -> Any:
+            if operation == "observe":
+                del dask_scheduler.ask_now
+                raise TimeoutError("the scheduler has not answered")
+            return type(dask_scheduler).ask_now(dask_scheduler, operation, argument)
+
+        dask_scheduler.ask_now = ask_now
+
+    with treadle.Client(n_workers=1, threads_per_worker=1, processes=False) as client:
+        client.run_on_scheduler(fail_once)
+        with pytest.raises(TimeoutError, match="has not answered"):
+            client.register_plugin(Transitions())
+        client.register_plugin(Transitions())
+        assert client.submit(inc, 1, key="followed").result() == 2
+        assert ("followed", "memory") in {(step[0], step[2]) for step in told(client)}

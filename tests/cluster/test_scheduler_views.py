@@ -141,6 +141,22 @@ def test_who_holds_keys_is_a_client(client: Any) -> None:
     assert queue.get().result() == 3
 
 
+def test_a_worker_that_has_left_is_no_client() -> None:
+    async def make_queue(dask_worker: Any) -> str:
+        # What asks in its own name is among the clients.
+        await dask_worker.scheduler.queue_create(name="of-worker", maxsize=0)
+        return str(dask_worker.address)
+
+    def look(dask_scheduler: Any) -> list[str]:
+        return list(dask_scheduler.clients)
+
+    with treadle.Client(n_workers=1, threads_per_worker=1, processes=False) as client:
+        (address,) = client.run(make_queue).values()
+        assert address in client.run_on_scheduler(look)
+        client.retire_workers([address])
+        until(lambda: client.run_on_scheduler(look) == [client.id], "it is forgotten")
+
+
 def test_events_tell_who_comes_and_goes(client: Any) -> None:
     with treadle.Client(client.scheduler.address, set_as_default=False) as other:
         name = other.id

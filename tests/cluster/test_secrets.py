@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from pathlib import Path
 
 import pytest
 
 from client_support import AGAINST, SOON, add, client_class, has_no_workers, inc, refused
-from treadle import LocalCluster, _core
+from treadle import LocalCluster, _core, _scheduler_file, transfer
 from treadle.client import _addresses
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the handshake is Treadle's")
@@ -66,6 +68,64 @@ def test_each_cluster_has_its_own(start, join, own):
         told = member.submit(elsewhere, users.address).result(timeout=SOON)
         assert "its secret is another one" in told
     assert has_no_workers(client)
+
+
+@pytest.fixture
+def here(own, monkeypatch):
+    """Paths begin where the secret is."""
+    monkeypatch.chdir(own.parent)
+    monkeypatch.delenv("TREADLE_SECRET_FILE", raising=False)
+    return monkeypatch
+
+
+def test_a_cluster_keeps_the_place_of_its_secret(here, own):
+    with LocalCluster(1, processes=True, threads_per_worker=1, secret=Path("own")) as cluster:
+        here.chdir("/")
+        assert cluster.secret_file == str(own)
+        cluster.scale(2)
+        with client_class()(cluster.scheduler_address, set_as_default=False) as client:
+            client.wait_for_workers(2, timeout=SOON)
+
+
+def test_a_client_keeps_the_place_of_its_secret(start, here, own):
+    scheduler = start("scheduler", "--port", "0", "--secret-file", str(own))
+
+    async def join():
+        client = client_class()(scheduler.address, secret=Path("own"), asynchronous=True)
+        here.chdir("/")
+        async with client:
+            assert client.status == "running"
+
+    assert scheduler.address
+    asyncio.run(join())
+
+
+def test_a_scheduler_file_may_name_a_place_of_now(here, own):
+    file = own.with_name("scheduler.json")
+    _scheduler_file.write(file, {"address": "treadle://127.0.0.1:1", "secret_file": "own"})
+    assert _addresses.of_file(file)[1].secret == own
+
+
+def test_a_process_keeps_the_place_of_the_users_secret(start, here, own):
+    here.setenv("TREADLE_SECRET_FILE", "own")
+    scheduler = start("scheduler", "--port", "0", "--secret-file", str(own))
+    for _ in range(2):
+        with client_class()(scheduler.address) as client:
+            here.chdir("/")
+            assert client.status == "running"
+    here.chdir(own.parent)
+    here.setenv("TREADLE_SECRET_FILE", "own")
+    with LocalCluster(processes=False) as cluster:
+        here.chdir("/")
+        assert cluster.secret_file == str(own)
+
+
+def test_transfers_keep_the_place_of_the_users_secret(here, own):
+    here.setenv("TREADLE_SECRET_FILE", "own")
+    with transfer.listen("127.0.0.1:0") as listener:
+        here.chdir("/")
+        with transfer.connect(listener.address) as connection:
+            assert connection.address
 
 
 class TestBoth:

@@ -374,7 +374,7 @@ REFUSED = {
         {"distributed.comm.tls.max-version": 1.2},
         "tls_max_version",
     ),
-    "no files": ((), {"certificates": "nowhere/node"}, {}, "no file nowhere/ca.pem"),
+    "no files": ((), {"certificates": "nowhere/node"}, {}, "no file .*nowhere/ca.pem"),
     "no dictionary": (("127.0.0.1:1",), {"certificates": 1}, {}, "a dictionary"),
     "no key": (("127.0.0.1:1",), {"certificates": {"ca": "", "certificate": ""}}, {}, "'key'"),
     "no certificates": (("treadle+tls://127.0.0.1:1",), {}, {}, "certificates=PREFIX"),

@@ -323,6 +323,10 @@ def test_the_default_is_by_the_number_of_partitions(client):
         assert "P2PShuffle" in kinds_of(many.shuffle("key"))
         assert "P2PShuffle" in kinds_of(few.shuffle("key", npartitions=32))
         assert "TaskShuffle" in kinds_of(many.shuffle("key", shuffle_method="tasks"))
+        # One that nobody has chosen is alive: it is another expression.
+        free, chosen = many.shuffle("key"), many.shuffle("key", shuffle_method="tasks")
+        assert free._name != chosen._name
+        assert "TaskShuffle" in kinds_of(chosen)
         assert "HashJoinP2P" in kinds_of(many.merge(many, on="key"))
         assert "HashJoinP2P" not in kinds_of(few.merge(few, on="key"))
         with dask.config.set({"dataframe.shuffle.method": "tasks"}):
@@ -361,9 +365,47 @@ def test_an_index_that_is_ignored_is_new_in_each_output(client):
         expected = client.gather(client.compute(by_tasks.to_delayed()))
         for output, other in zip(outputs, expected, strict=True):
             assert_index_equal(output.index, pd.RangeIndex(len(output)))
-            assert_frame_equal(unordered(output), unordered(other))
+            # Tasks keep what each part counted.
+            found, wanted = (unordered(rows).reset_index(drop=True) for rows in (output, other))
+            assert_frame_equal(found, wanted)
         one = shuffled.partitions[3].compute()
         assert_frame_equal(one, outputs[3])
+
+
+class Frame(pd.DataFrame):
+    """As other packages derive theirs."""
+
+    @property
+    def _constructor(self):
+        return Frame
+
+
+@only_here
+@pytest.mark.parametrize("method", [None, "p2p"])
+def test_frames_of_a_class_of_their_own_keep_it(client, method):
+    with dask.config.set({"dataframe.shuffle.method": method}), client.as_current():
+        shuffled = dd.from_pandas(Frame(rows(100)), 8).shuffle("key", npartitions=80)
+        assert ("P2PShuffle" in kinds_of(shuffled)) == (method == "p2p")
+        outputs = client.gather(client.compute(shuffled.to_delayed()))
+        assert sum(map(len, outputs)) == 100
+        assert 0 in map(len, outputs)
+        assert {type(output) for output in outputs} == {Frame}
+
+
+@only_here
+@pytest.mark.parametrize("levels", [["place"], ["place", "text"], ["text", "Int", "place"]])
+def test_an_index_that_the_meta_does_not_know_is_as_by_tasks(client, levels):
+    frame = rows(200).reset_index().set_index(levels)
+    meta = rows(0).rename_axis("other")[list(frame.columns)]
+    parts = [frame.iloc[:90], frame.iloc[90:]]
+    lazy = dd.from_map(pd.DataFrame, parts, meta=meta)
+    p2p, tasks = (
+        client.gather(client.compute(lazy.shuffle("key", shuffle_method=method).to_delayed()))
+        for method in ("p2p", "tasks")
+    )
+    assert sum(map(len, p2p)) == 200
+    for one, other in zip(p2p, tasks, strict=True):
+        assert_frame_equal(one, other)
 
 
 # ends

@@ -20,6 +20,7 @@ from dask.dataframe.shuffle import partitioning_index
 from numpy.testing import assert_array_equal
 from pandas.testing import assert_frame_equal
 
+import treadle
 from client_support import AGAINST, SOON, connect, note, pass_gate
 from process_support import kill
 from reliability_support import connected
@@ -27,6 +28,7 @@ from service_support import Servers
 from shuffle_support import table
 from test_reliability_tls import certs  # noqa: F401
 from treadle.shuffle import ShuffleRefusedError
+from treadle.sidecar import _shuffle_services
 from waiting import until
 
 INPUTS, OUTPUTS = 8, 6
@@ -181,6 +183,58 @@ def test_workers_and_a_server_are_killed_and_no_transfer_runs_again(client, serv
     assert shuffle.runs() == [1] * INPUTS
 
 
+def leave_services(dask_worker):
+    for service in dask_worker.plugins["shuffle"]._services._services.values():
+        service._native.close()
+
+
+@pytest.mark.parametrize("whose", ["workers", "scheduler", "all"])
+def test_connections_to_the_service_end_and_no_row_is_lost(client, servers, gates, whose):
+    shuffle = Shuffle(client, gates)
+    if whose != "scheduler":
+        client.run(leave_services)
+    if whose != "workers":
+        (at,) = client.cluster._sidecar._sidecar._services._services.values()
+        at._service._native.close()
+    shuffle.check(servers)
+    assert shuffle.runs() == [1] * INPUTS
+
+
+class waiting_part_of(part_of):
+    """An input that waits at a gate."""
+
+    def __init__(self, frame, marks, gate):
+        super().__init__(frame, marks, 3)
+        self.gate = gate
+
+    def __call__(self, number):
+        return pass_gate(self.gate, super().__call__(number))
+
+
+def test_a_registration_that_is_answered_late_leaves_nothing(client, servers, gates, monkeypatch):
+    frame = table(n=900)
+    lazy = dd.from_pandas(frame, 3, sort=False)
+    assert len(lazy.shuffle("key", npartitions=2).compute()) == 900
+    # It is registered when its first input is there.
+    gate = gates()
+    part = waiting_part_of(frame, gates(), gate)
+    parts = dd.from_map(part, range(3), meta=frame.iloc[:0])
+    futures = client.compute(parts.shuffle("value", npartitions=2).to_delayed())
+    until(lambda: gate.arrived(3), "its inputs wait")
+    monkeypatch.setattr(_shuffle_services, "_PATIENCE", 0.5)
+    servers.master.send(signal.SIGSTOP)
+    try:
+        gate.open()
+        with pytest.raises(RuntimeError, match="failed during"):
+            client.gather(futures)
+    finally:
+        servers.master.send(signal.SIGCONT)
+    monkeypatch.undo()
+    del futures
+    assert len(lazy.shuffle("key", npartitions=3).compute()) == 900
+    nothing_is_left(servers)
+
+
 def test_all_copies_are_lost_then_the_master(client, servers, gates):
     shuffle = Shuffle(client, gates)
     for name in "abc":
@@ -276,6 +330,19 @@ def test_records_have_what_the_service_knows(client, servers, gates):
     assert (ended.number, ended.name, ended.client) == (running.number, running.name, client.id)
     assert ended.sizes == running.sizes
     assert dict(ended.lines())["service"] == servers.master.address
+
+
+def test_a_trace_has_what_workers_do_with_rows(client):
+    frame = dd.from_pandas(table(n=900), 3, sort=False)
+    with treadle.trace() as trace:
+        frame.shuffle("key", npartitions=2).compute()
+    [record] = client.shuffles()
+    events = [event for event in trace.events if event.get("cat") == "shuffle"]
+    assert {event["args"]["shuffle"] for event in events} == {record.name}
+    assert Counter(event["name"] for event in events) == {"gather": 3, "push": 3, "read": 2}
+    gathered = sum(event["args"]["bytes"] for event in events if event["name"] == "gather")
+    # Batches have headers and tables.
+    assert record.bytes <= gathered < 2 * record.bytes
 
 
 def test_rows_that_nobody_reads_are_not_pushed(client):

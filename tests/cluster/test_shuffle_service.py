@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pickle
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ import pytest
 from process_support import Process
 from service_support import ROWS, Servers, Table
 from treadle.shuffle import Receipt, Service, ShuffleError
+from treadle.shuffle._dtypes import used_bytes
+from treadle.shuffle._records import kind_of
 from waiting import SOON, until
 
 
@@ -79,6 +83,137 @@ def test_record_batches_keep_their_nulls(servers: Servers) -> None:
             assert found.equals(batch.take(list(range(partition, 60, 3))))
     with pytest.raises(TypeError, match="'l' of type list"):
         servers.service.shuffle(1, 1, pa.schema([("l", pa.list_(pa.int8()))]))
+
+
+@pytest.mark.parametrize("kind", ["i8", "(2,3)f4", [("a", "i4"), ("b", "S3")], "bytes", "arrow"])
+def test_maps_without_rows_are_maps(servers: Servers, kind: Any) -> None:
+    if kind == "arrow":
+        pa = pytest.importorskip("pyarrow")
+        kind = pa.schema([("a", pa.int64()), ("text", pa.string())])
+        rows: Any = pa.RecordBatch.from_pydict({"a": [1, 2], "text": ["x", None]}, kind)
+    elif kind == "bytes":
+        kind, rows = bytes, [b"one", b""]
+    else:
+        rows = np.zeros(2, kind)
+    with servers.service.shuffle(3, 2, kind) as shuffle:
+        never_written = shuffle.writer(0)
+        receipts = [never_written.finish()]
+        receipts += [shuffle.write(number, rows[:count], 1) for number, count in ((1, 0), (2, 2))]
+        assert [receipt.rows for receipt in receipts] == [0, 0, 2]
+        shuffle.commit(receipts)
+        assert [len(found) for found in shuffle.reader()] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        [(("what it is", "a"), "i4"), ("b", "f8")],
+        {"names": ["a", "b"], "formats": ["i4", "f8"], "offsets": [8, 0]},
+        {"names": ["a", "b"], "formats": ["i4", "i2"], "offsets": [0, 2], "itemsize": 9},
+        [("n", [(("what it is", "a"), "i4"), ("b", "M8[ns]", (2, 3))], 2)],
+        ([(("what it is", "a"), ">i4")], (2,)),
+    ],
+    ids=["titles", "out of order", "overlapping", "nested", "with a shape"],
+)
+def test_structured_rows_of_all_kinds_can_be_attached_to(servers: Servers, kind: Any) -> None:
+    dtype = np.dtype(kind)
+    base, shape = dtype.subdtype or (dtype, ())
+    content = np.arange(3 * dtype.itemsize, dtype="u1").reshape(-1, base.itemsize)
+    content[:, ~used_bytes(base)] = 0  # padding is not kept
+    rows = content.reshape(-1).view(base).reshape(3, *shape)
+    with servers.service.shuffle(1, 1, kind) as shuffle:
+        shuffle.commit([shuffle.write(0, rows, 0)])
+        attached = servers.service.attach(shuffle.number)
+        assert attached.kind.dtype == dtype  # type: ignore[attr-defined]
+        found = attached.reader(shuffle.generation).read(0)
+        assert found.dtype == base
+        assert found.tobytes() == rows.tobytes()
+
+
+def test_a_writer_that_is_finished_keeps_its_receipt(servers: Servers) -> None:
+    with servers.service.shuffle(1, 1, "i8", name="once") as shuffle:
+        writer = shuffle.writer(0)
+        writer.write(np.arange(5), 0)
+        receipt = writer.finish()
+        with pytest.raises(RuntimeError, match="map 0 of shuffle once is finished"):
+            writer.write(np.arange(5), 0)
+        assert writer.finish() == receipt
+        shuffle.commit([writer.finish()])
+        assert shuffle.reader().read(0).tolist() == list(range(5))
+
+
+def test_rows_are_refused_while_another_thread_finishes(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with servers.service.shuffle(1, 1, "i8", name="late") as shuffle:
+        pushes, may_end = threading.Event(), threading.Event()
+        push = shuffle._push
+
+        def held(*arguments: Any) -> Receipt:
+            pushes.set()
+            assert may_end.wait(SOON)
+            return push(*arguments)
+
+        monkeypatch.setattr(shuffle, "_push", held)
+        writer = shuffle.writer(0)
+        writer.write(np.arange(5), 0)
+        thread = threading.Thread(target=writer.finish)
+        thread.start()
+        try:
+            assert pushes.wait(SOON)
+            with pytest.raises(RuntimeError, match="map 0 of shuffle late is finished, or finish"):
+                writer.write(np.arange(5), 0)
+            with pytest.raises(TimeoutError, match=r"late, map 0: another thread still pushes"):
+                writer.finish(timeout=0)
+        finally:
+            may_end.set()
+            thread.join()
+        assert writer.finish().rows == 5
+
+
+def test_a_writer_that_could_not_finish_tries_again_with_the_same_rows(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = []
+    state = servers.service.state
+
+    def asked(*, timeout: float | None = None) -> dict[str, Any]:
+        limits.append(timeout)
+        return state()
+
+    def late(*_: Any) -> Receipt:
+        raise TimeoutError("late")
+
+    with servers.service.shuffle(1, 2, "i8") as shuffle:
+        writer = shuffle.writer(0)
+        for at in range(3):
+            writer.write(np.arange(4) + at, np.arange(4) % 2)
+        with monkeypatch.context() as patch:
+            patch.setattr(servers.service, "state", asked)
+            patch.setattr(shuffle, "_push", late)
+            with pytest.raises(TimeoutError, match="late"):
+                writer.finish(timeout=0.0)
+        # The cause of the error is not asked for much longer than the limit.
+        assert limits == [0.1]
+        with pytest.raises(RuntimeError, match="make a new writer"):
+            writer.write(np.arange(4), 0)
+        shuffle.commit([writer.finish()])
+        found = [rows.tolist() for rows in shuffle.reader()]
+        assert found == [[0, 2, 1, 3, 2, 4], [1, 3, 2, 4, 3, 5]]
+
+
+def test_a_writer_keeps_the_partitions_that_it_was_given(servers: Servers) -> None:
+    for kind in ("u4", "i8"):
+        with servers.service.shuffle(1, 3, "i8") as shuffle:
+            writer = shuffle.writer(0)
+            numbers = np.array([0, 1, 2], kind)
+            writer.write(np.arange(3), numbers)
+            # Its caller uses the memory again.
+            numbers[:] = 0
+            writer.write(np.arange(3), numbers)
+            shuffle.commit([writer.finish()])
+            found = [rows.tolist() for rows in shuffle.reader()]
+            assert found == [[0, 0, 1, 2], [1], [2]]
 
 
 def test_errors_name_what_is_wrong(servers: Servers) -> None:
@@ -162,3 +297,133 @@ def test_shuffles_of_an_application_without_a_process_end(
             (shuffle,) = watcher.state()["shuffles"]
             assert shuffle["priority"] == 3
         until(lambda: not watcher.state()["shuffles"], "the shuffle ends")
+
+
+def written(service: Service, rows: Any, writes: list[tuple[Any, dict[str, Any]]]) -> list[Any]:
+    """Partitions of a shuffle with one map, of which these are the writes."""
+    with service.shuffle(1, 3, rows) as shuffle:
+        writer = shuffle.writer(0)
+        for data, options in writes:
+            writer.write(data, **options)
+        shuffle.commit([writer.finish()])
+        return [list(found) for found in shuffle.reader()]
+
+
+def test_partitions_of_all_kinds_of_integers(servers: Servers) -> None:
+    """In any order of bytes, of several types in one map, and where there are no rows."""
+    numbers = [0, 1, 2, 1]
+    rows = np.arange(4)
+    expected = [[0], [1, 3], [2]]
+    for kind in (">i4", ">u2", "<u8", "i1"):
+        given = np.array(numbers, kind)
+        assert written(servers.service, "i8", [(rows, {"partitions": given})]) == expected
+    assert (
+        written(servers.service, "i8", [(rows, {"hashes": np.array(numbers, ">u4")})]) == expected
+    )
+    mixed = [
+        (rows[:0], {"partitions": []}),
+        (rows[:2], {"partitions": np.array(numbers[:2], "u8")}),
+        (rows[2:3], {"partitions": 2}),
+        (rows[3:], {"partitions": np.array(numbers[3:], "i8")}),
+    ]
+    assert written(servers.service, "i8", mixed) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"partitions": 1.5}, TypeError, "partitions are no integers, but float64"),
+        ({"partitions": [0.0, 1.0]}, TypeError, "partitions are no integers"),
+        ({"hashes": [0.5, 1.0]}, TypeError, "hashes are no integers"),
+        ({"hashes": [-1, 1]}, ValueError, "one of these is below 0"),
+        ({"hashes": 5}, ValueError, "hashes have 0 dimensions"),
+        ({"partitions": np.array([1, 2**64 - 1], "u8")}, ValueError, "no partition 18446744"),
+    ],
+)
+def test_what_are_no_partitions_is_said(
+    servers: Servers, options: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        written(servers.service, "i8", [(np.arange(2), options)])
+
+
+def test_records_are_whole_and_pairs_are_told_from_them(servers: Servers) -> None:
+    wide = memoryview(np.arange(3, dtype="i4"))
+    for records in ([wide, b"b"], (bytes(wide), b"b")):
+        found = written(servers.service, bytes, [(records, {"partitions": [0, 1]})])
+        assert found == [[bytes(wide)], [b"b"], []]
+
+
+def test_pairs_of_wide_memory_are_joined_by_bytes(servers: Servers) -> None:
+    wide = np.frombuffer(b"aabbXXXX", ">u2")
+    nothing = np.empty(0, "i4")
+    pairs = [(np.array([0, 2, 4]), wide), (np.array([0, 2]), b"cc"), (np.array([0]), nothing)]
+    writes: list[tuple[Any, dict[str, Any]]] = [(pair, {"partitions": 0}) for pair in pairs]
+    assert written(servers.service, bytes, writes) == [[b"aa", b"bb", b"cc"], [], []]
+
+
+def padded(fill: int) -> tuple[Any, Any]:
+    inner = np.dtype([("x", "i1"), ("y", "i4")], align=True)
+    kind = np.dtype([("a", "i1"), ("b", "i8"), ("c", inner, (2,))], align=True)
+    rows = np.full(50 * kind.itemsize, fill, np.uint8).view(kind)
+    rows["a"], rows["b"] = 1, np.arange(50)
+    rows["c"]["x"], rows["c"]["y"] = 2, 3
+    return kind, rows
+
+
+def nullable(under: int) -> tuple[Any, Any]:
+    pa = pytest.importorskip("pyarrow")
+    values = pa.py_buffer(np.array([1, under, 3], "i8"))
+    numbers = pa.Array.from_buffers(pa.int64(), 3, [pa.py_buffer(b"\x05"), values])
+    ends, text = np.array([0, 1, 1 + under, 2 + under], "i8"), b"a" + under * b"?" + b"b"
+    buffers = [pa.py_buffer(b"\x05"), pa.py_buffer(ends), pa.py_buffer(text)]
+    texts = pa.Array.from_buffers(pa.large_string(), 3, buffers)
+    batch = pa.RecordBatch.from_arrays([numbers, texts], ["numbers", "texts"])
+    return batch.schema, batch
+
+
+def parts(field: Any) -> tuple[Any, ...]:
+    return field if isinstance(field, tuple) else (field,)
+
+
+@pytest.mark.parametrize("make", [padded, nullable])
+def test_equal_rows_are_the_same_rows_whatever_is_in_padding_or_under_nulls(
+    servers: Servers, make: Callable[[int], tuple[Any, Any]]
+) -> None:
+    (kind, one), (_, other) = make(0), make(77)
+    fields = [
+        [bytes(part) for field in kind_of(kind).fields(rows) for part in parts(field)]
+        for rows in (one, other)
+    ]
+    assert fields[0] == fields[1]
+    with servers.service.shuffle(1, 1, kind) as shuffle:
+        receipt = shuffle.write(0, one, 0)
+        shuffle.commit([receipt])
+        shuffle.reader().read(0)
+        again = shuffle.write(0, other, 0)
+        assert again.nbytes == receipt.nbytes
+        shuffle.commit([again])
+        found = shuffle.reader().read(0)
+        assert found.equals(one) if make is nullable else np.array_equal(found, one)
+
+
+def test_what_a_shuffle_cannot_have_is_said_at_once(servers: Servers) -> None:
+    pa = pytest.importorskip("pyarrow")
+    for maps, partitions in ((0, 2), (2, 0)):
+        with pytest.raises(ValueError, match=f"maps={maps}, partitions={partitions}"):
+            servers.service.shuffle(maps, partitions)
+    with pytest.raises(ValueError, match="-1 is no number of a shuffle"):
+        servers.service.attach(-1)
+    untold = np.dtype({"names": ["a"], "formats": ["i4"], "titles": [7]})
+    with pytest.raises(TypeError, match="Titles of fields must be text"):
+        servers.service.shuffle(2, 2, untold)
+    schema = pa.schema({"a": pa.int32()})
+    with servers.service.shuffle(2, 2, schema) as shuffle:
+        table = pa.table({"a": pa.array([1, 2], pa.int32())})
+        with pytest.raises(TypeError, match=r"type Table: give a pyarrow\.RecordBatch"):
+            shuffle.write(0, table, [0, 1])
+        [batch] = table.to_batches()
+        shuffle.commit([shuffle.write(number, batch, [0, 1]) for number in range(2)])
+        for maps in ((0, 3), (2, 1), (-1, 1)):
+            with pytest.raises(ValueError, match="has 2; give the first one"):
+                shuffle.reader().read(0, maps=maps)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from service_support import ROWS, Servers, Table, commit_at_last
-from treadle.shuffle import RowsLost, Shuffle
+from treadle.shuffle import RowsLost, Shuffle, Superseded
 from waiting import until
 
 MAPS, PARTITIONS = 12, 16
@@ -107,6 +107,7 @@ def test_when_both_copies_are_gone_the_maps_that_must_run_again_are_named(
         assert sorted(ran) == list(range(MAPS))
         table.compare(shuffle)
         # Once more, when some of it was read.
+        early = shuffle.reader()
         lose_all(servers)
         with pytest.raises(RowsLost) as lost:
             table.compare(shuffle)
@@ -114,6 +115,8 @@ def test_when_both_copies_are_gone_the_maps_that_must_run_again_are_named(
             receipts[number] = table.write(shuffle, number, again=True)
         assert commit_at_last(shuffle, receipts, never) == []
         table.compare(shuffle)
+        with pytest.raises(Superseded, match=r"twice, partition 3: .*take a new reader"):
+            early.read(3)
 
 
 def lose_all(servers: Servers) -> None:

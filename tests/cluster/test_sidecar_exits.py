@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import threading
 
 import distributed
 import pytest
 
+import treadle
 from client_support import AGAINST, SOON, client_class, inc
 from waiting import until
 
@@ -100,3 +102,16 @@ def test_a_scheduler_replaces_a_sidecar_whose_loop_ends(start, secret):
         until(lambda: queues(client), "a queue works")
     until(lambda: "starting another" in scheduler.output, "it says so")
     assert "the event loop ended" in scheduler.output
+
+
+def test_no_other_is_started_for_a_scheduler_that_has_ended(caplog):
+    before = set(threading.enumerate())
+    with treadle.LocalCluster(n_workers=0) as cluster:
+        (watching,) = [
+            thread
+            for thread in set(threading.enumerate()) - before
+            if thread.name == "treadle-watch-sidecar"
+        ]
+        treadle.Client(cluster.scheduler_address, set_as_default=False).shutdown()
+        until(lambda: not watching.is_alive())
+        assert "cannot be started" not in caplog.text

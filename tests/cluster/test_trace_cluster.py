@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -105,6 +105,25 @@ def test_workers_are_rows_and_tasks_are_events(client: treadle.Client, tmp_path:
     assert sum("scheduler" in name for name in rows.values()) == 1
     assert rows[os.getpid()].startswith("client")
     assert trace.task_seconds > 0
+
+
+def test_odd_keys(client: treadle.Client, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    keys: list[Any] = ["", "<>", (), (float("nan"), 1), (("a", 1), 2)]
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"JSON has no {constant}")
+
+    with treadle.trace(path) as trace:
+        futures = [client.submit(inc, 1, key=key) for key in keys]
+        assert client.gather(futures) == [2] * len(keys)
+    written = json.loads(path.read_text(), parse_constant=refuse)
+    assert written["traceEvents"] == trace.events
+    groups = {event["args"]["key"]: event["args"]["group"] for event in of(trace, "task")}
+    assert set(groups) == set(map(str, keys))
+    assert groups["()"] == groups[""] == groups["<>"] == "Other"
+    drawn = treadle.progress(futures, notebook=True)._repr_html_()
+    assert "<td>Other</td>" in drawn
 
 
 def test_the_client_and_the_scheduler_are_seen(client: treadle.Client) -> None:
@@ -207,6 +226,38 @@ def test_two_clients_of_one_cluster_make_one_trace(client: treadle.Client) -> No
     assert len(trace.about) == 1
     keys = [event["args"]["key"] for event in of(trace, "task")]
     assert len(set(keys)) == 20
+
+
+class Called:
+    """A client with a call of one thread."""
+
+    def __init__(self, address: str, thread: str) -> None:
+        self.address, self.thread = address, thread
+
+    def trace_cluster(self) -> Called:
+        return self
+
+    def end(self) -> _tracing.Recording:
+        now = time.perf_counter_ns()
+        call = ("gather", self.thread, now - 1_000_000_000, now, 1)
+        return _tracing.Recording(self.address, self.address, calls=[call])
+
+
+def test_clients_of_one_process_do_not_share_a_row() -> None:
+    called = [Called(*names) for names in [("one", "a"), ("one", "b"), ("two", "c"), ("two", "c")]]
+    for one in called:
+        _trace.attach(one)
+    try:
+        with treadle.trace() as trace:
+            pass
+    finally:
+        for one in called:
+            _trace.detach(one)
+    tracks = [e for e in trace.events if e["name"] == "thread_name" and e["pid"] == os.getpid()]
+    drawn = {e["tid"]: e["args"]["name"] for e in tracks}
+    assert len(tracks) == len(drawn) == 4
+    assert sorted(drawn.values()) == ["client, a", "client, b", "client, c", "client, c"]
+    assert {event["tid"] for event in of(trace, "client")} == set(drawn)
 
 
 def test_one_trace_within_another(client: treadle.Client) -> None:
@@ -407,3 +458,36 @@ def test_a_scheduler_refuses_nonsense(client: treadle.Client) -> None:
     client._block(lambda: bool(answers), SOON)
     assert answers[0][1] is not None
     assert client.submit(inc, 1).result() == 2
+
+
+class Slow:
+    """A client, and its connection, whose scheduler answers some calls only."""
+
+    address = "treadle://192.0.2.1:1"
+    info: ClassVar[dict[str, Any]] = {"id": "Scheduler-1"}
+    _recorders: tuple[Any, ...] = ()
+
+    def __init__(self, answers: int) -> None:
+        self.answers = answers
+        self.asked: list[dict[str, Any]] = []
+
+    def _usable(self, _what: str) -> Slow:
+        return self
+
+    def call(self, _node: str, _operation: str, argument: Any, done: Callable[..., None]) -> None:
+        self.asked.append(argument)
+        if len(self.asked) <= self.answers:
+            done({"next": 0, "lost": 0, "pid": 1, "clock": 0}, None)
+
+    def wait(self, done: Callable[[], bool], _timeout: float) -> bool:
+        return done()
+
+
+@pytest.mark.parametrize("answers", [0, 1, 9], ids=["none", "the start", "until the end"])
+def test_a_slow_scheduler_is_told_to_stop(answers: int) -> None:
+    slow = Slow(answers)
+    recording = _tracing.ClusterTrace(slow).end()
+    number = slow.asked[0]["start"]
+    assert slow.asked[-1] == {"stop": number}
+    assert sum("stop" in argument for argument in slow.asked) == 1
+    assert "has not answered" in recording.notes[0]

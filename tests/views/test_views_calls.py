@@ -41,6 +41,8 @@ def test_a_client_is_indexed_as_ipyparallels(client: Any) -> None:
     assert client[::2].targets == [first, third]
     assert client[:].targets == [first, second, third]
     assert client["all"].targets == "all"
+    with pytest.raises(ValueError, match="is named twice"):
+        client[[first, first]].apply_async(len, "")
     with pytest.raises(IndexError, match="No such engine"):
         client[third + 1000]
     # Distributed asks whether there is a client.

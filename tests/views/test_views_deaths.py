@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import Any
 
 import pytest
-from ipyparallel import CompositeError, RemoteError
+from ipyparallel import CompositeError, Reference, RemoteError
 
 from views_support import SOON
 
@@ -66,6 +67,34 @@ def test_an_exit_of_code_is_an_error(client: Any) -> None:
     assert view.apply_sync(len, []) == 0
 
 
+STERN = """
+class Stern(Exception):
+    def __str__(self):
+        raise SystemExit(3)
+
+    __repr__ = __str__
+
+def fail():
+    raise Stern
+"""
+
+
+@pytest.mark.parametrize("operation", ["apply", "execute"])
+def test_an_exception_that_cannot_be_shown_ends_no_engine(client: Any, operation: str) -> None:
+    view = client[:]
+    view.execute(STERN, block=True)
+    pids = view.apply_sync(os.getpid)
+    if operation == "execute":
+        result = view.execute("fail()")
+    else:
+        result = view.apply_async(Reference("fail"))
+    with pytest.raises(CompositeError) as caught:
+        result.get(SOON)
+    assert [name for name, *_ in caught.value.elist] == ["Stern"] * 3
+    assert all("cannot be shown: SystemExit" in text for _, text, *_ in caught.value.elist)
+    assert view.apply_sync(os.getpid) == pids
+
+
 def test_signals(client: Any) -> None:
     engine = client.ids[0]
     result = client[0].apply_async(signal.pause)
@@ -91,3 +120,23 @@ def test_an_engine_that_is_paused(client: Any, which: int) -> None:
         os.kill(pids[which], signal.SIGCONT)
     for result in results:
         assert result.get(SOON) == pids
+
+
+def test_a_connection_that_ends_while_a_call_is_sent(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call has its number, and is not known by it, when all calls are lost."""
+    engines = client.engines
+    send = engines._transport.cast
+
+    def cast(*args: Any) -> int:
+        number: int = send(*args)
+        engines.disconnected("it is over")
+        return number
+
+    monkeypatch.setattr(engines, "_over", None)
+    monkeypatch.setattr(engines._transport, "cast", cast)
+    result = client[:].apply_async(time.sleep, 2)
+    with pytest.raises(CompositeError, match="it is over"):
+        result.get(1)
+    assert not engines.outstanding

@@ -11,6 +11,7 @@ import pytest
 from ipyparallel import CompositeError
 
 import treadle
+from treadle import _canning
 from views_support import SOON
 from waiting import until
 
@@ -43,3 +44,12 @@ def test_a_push_beyond_the_memory_of_an_engine(tmp_path: Path) -> None:
             finally:
                 process.terminate()
                 process.wait(SOON)
+
+
+def test_more_arrays_than_a_message_has_frames() -> None:
+    """Those that do not stay out of the pickle are in it: a message has 65,535 frames at most."""
+    arrays = [np.array([number]) for number in range(66_000)]
+    frames = _canning.dumps(arrays)
+    assert len(frames) < 65_000
+    assert _canning.loads(frames) == arrays
+    assert len(_canning.dumps_values(dict(enumerate(arrays)))) < 65_000

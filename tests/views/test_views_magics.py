@@ -31,6 +31,17 @@ except Exception as error:
 %autopx
 %autopx
 print("pulled", client[:]["a"], client[0]["b"])
+second = treadle.Client(workers=1, threads_per_worker=1)
+%pxconfig --noblock
+%px where = "the second"
+get_ipython().run_line_magic("pxresult", "")
+print("later", second[0]["where"])
+second.close()
+%pxconfig --block
+%px print("back", a)
+client[:1].activate()
+%px c = 4
+print("activated", client[0]["c"], client[1].apply_sync(lambda: "c" in globals()))
 client.close()
 """
 
@@ -56,6 +67,9 @@ def test_in_ipython(tmp_path: Path) -> None:
     assert "%autopx enabled" in said
     assert "%autopx disabled" in said
     assert "pulled [5, 5] 7" in said
+    assert "later the second" in said
+    assert said.count("back 5") == 2
+    assert "activated 4 False" in said
 
 
 def test_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -384,6 +384,19 @@ def test_history_and_outstanding_are_a_list_and_a_set(client: Any, tmp_path: Any
     assert engines.history == []
 
 
+def test_calls_to_the_same_engines_share_their_list(client: Any) -> None:
+    """The history keeps it, for each call."""
+    view, one = client[:], client[[client.ids[0]]]
+    first = view.apply_async(len, [])._cast
+    other = one.apply_async(len, [])._cast
+    second = view.apply_async(len, [])._cast
+    assert second.engines is first.engines
+    assert second.names._engines is first.engines
+    assert other.engines == client.ids[:1]
+    assert client[client.ids[1:2]].apply_async(len, [])._cast.engines == client.ids[1:2]
+    assert first.engines == client.ids
+
+
 def test_waiting_for_all(client: Any) -> None:
     view = client[:]
     results = [view.apply_async(time.sleep, 0.01) for _ in range(5)]

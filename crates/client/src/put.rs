@@ -176,6 +176,11 @@ impl Puts {
 }
 
 impl<T, V, A> Core<T, V, A> {
+    /// Whether values are on their way to workers.
+    pub fn is_bringing(&self) -> bool {
+        !self.puts.pending.is_empty()
+    }
+
     /// Puts a value under a key. The application has futures of it from now on, and keeps `owner`;
     /// notices tell when it is there. Returns what the application kept of it before.
     ///
@@ -509,6 +514,24 @@ impl<T, V, A> Core<T, V, A> {
                 self.is_put(id, effects);
             }
         }
+    }
+
+    /// A value is lost while it goes to many: the first to have it is gone. It is here still, so it is
+    /// put again. Whether it is.
+    pub(crate) fn put_lost(&mut self, id: u32, effects: &mut Effects) -> bool {
+        let spreads =
+            |put: &&mut Pending| put.spreads && put.targets > 0 && put.attempts + 1 < ATTEMPTS;
+        let Some(put) = self.puts.pending.get_mut(&id).filter(spreads) else {
+            return false;
+        };
+        let (Ok(named), Some(key)) = (self.keys.name_again(id), self.keys.key(id)) else {
+            return false;
+        };
+        put.attempts += 1;
+        put.held_back = None;
+        (put.taken, put.is_told, put.targets) = (false, false, 0);
+        self.say_put(id, named, Bytes::copy_from_slice(&key), effects);
+        true
     }
 
     /// Has workers chosen anew for what could not be brought to the first.

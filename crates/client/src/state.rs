@@ -10,7 +10,7 @@ use core::time::Duration;
 
 use bytes::Bytes;
 use treadle_guards::{InvariantError, ensure, ensure_eq};
-use treadle_messages::{FromClient, Standing, ToClient};
+use treadle_messages::{FailedKind, FromClient, Standing, ToClient};
 use treadle_types::WorkerId;
 
 use crate::effect::{Effect, Effects};
@@ -149,6 +149,9 @@ impl<T, V, A> Core<T, V, A> {
             Some(id) if self.keys.note(id, &standing) => id,
             _ => return,
         };
+        if is_data_lost(&standing) && self.put_lost(id, effects) {
+            return;
+        }
         if !matches!(standing, Standing::Pending) {
             self.heard_of(id, effects);
         }
@@ -423,4 +426,8 @@ impl<T, V, A> Core<T, V, A> {
         }
         Ok(())
     }
+}
+
+fn is_data_lost(standing: &Standing) -> bool {
+    matches!(standing, Standing::Failed(failed) if matches!(failed.kind, FailedKind::DataLost(_)))
 }

@@ -8,8 +8,10 @@ use treadle_client::{
     Change, Contained, Content, Core, Destination, Effect, Effects, Event, Fetched, Input, NewTask,
     Notification,
 };
-use treadle_messages::{Answer, Call, FromClient, Standing, TaskOptions, ToClient};
-use treadle_types::{Value, WorkerId};
+use treadle_messages::{
+    Answer, Call, Failed, FailedKind, FromClient, LostWorker, Standing, TaskOptions, ToClient,
+};
+use treadle_types::{Cause, Value, WorkerId};
 
 /// The encoding of a key: the scheduler is asked about it.
 const X: &[u8] = b"\x05\x01x";
@@ -166,6 +168,19 @@ fn at(worker: u32, object: u64) -> Standing {
     }
 }
 
+fn data_lost() -> Standing {
+    let worker = LostWorker {
+        name: "1".to_owned(),
+        address: String::new(),
+        cause: Cause::Unreachable,
+        log: String::new(),
+    };
+    Standing::Failed(Failed {
+        key: Bytes::from_static(X),
+        kind: FailedKind::DataLost(worker),
+    })
+}
+
 fn inline(value: &'static [u8]) -> Standing {
     Standing::Finished {
         nbytes: 8,
@@ -297,8 +312,8 @@ fn what_is_fetched_is_needed_until_it_has_come() {
     assert_eq!(test.sent(), FromClient::Release(vec![id]));
 }
 
-#[test]
-fn a_value_that_spreads_is_there_when_the_scheduler_has_heard_of_all() {
+/// A client that has put a value for three workers, and the name of that.
+fn spreading() -> (Test, u32) {
     let mut test = Test::new();
     let destination = Destination {
         workers: vec![],
@@ -308,6 +323,12 @@ fn a_value_that_spreads_is_there_when_the_scheduler_has_heard_of_all() {
         .put(X, "x", large(), &destination, &mut test.effects)
         .unwrap();
     let id = test.put();
+    (test, id)
+}
+
+#[test]
+fn a_value_that_spreads_is_there_when_the_scheduler_has_heard_of_all() {
+    let (mut test, id) = spreading();
     test.say(place(id, Runs::range(1, 4)));
     assert!(matches!(test.effect(), Effect::Spread(workers, _) if workers.len() == 3));
     test.notice(id, at(1, 77));
@@ -323,6 +344,38 @@ fn a_value_that_spreads_is_there_when_the_scheduler_has_heard_of_all() {
     assert!(test.notified().is_none());
     test.answer(&call, &[]);
     assert!(is_finished(test.notified()));
+}
+
+#[test]
+fn a_value_that_is_lost_while_it_spreads_is_put_again() {
+    let (mut test, mut id) = spreading();
+    for _ in 1..5 {
+        test.say(place(id, Runs::range(1, 4)));
+        assert!(matches!(test.effect(), Effect::Spread(..)));
+        test.notice(id, at(1, 77));
+        test.notice(id, data_lost());
+        assert!(test.notified().is_none());
+        let lost = id;
+        id = test.put();
+        let reason = String::new();
+        // The others have taken what nobody knows any more.
+        test.handle(Event::Spread {
+            name: lost,
+            taken: Runs::range(2, 4),
+            reason,
+        });
+        assert!(test.is_quiet());
+    }
+    test.say(place(id, Runs::range(1, 4)));
+    assert!(matches!(test.effect(), Effect::Spread(..)));
+    test.notice(id, data_lost());
+    assert!(matches!(
+        test.notified(),
+        Some(Notification::Standing {
+            change: Change::Failed(_),
+            ..
+        })
+    ));
 }
 
 #[test]

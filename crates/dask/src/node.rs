@@ -15,6 +15,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySet, PyTuple};
 use smallvec::SmallVec;
+use treadle_interpreter::{vectorcall, vectorcall_dict};
 
 type Object<'a, 'py> = Borrowed<'a, 'py, PyAny>;
 
@@ -92,9 +93,13 @@ thread_local! {
 
 /// One level of nesting inside a node: too many are a `RecursionError`, not a crash.
 ///
-/// The limit is `sys.getrecursionlimit()`. Since Python 3.12 the interpreter counts calls of C code
-/// apart, with a limit of its own: 3.13 allows 10,000 of them, for which a stack of 8 MB is too small.
+/// The limit is `sys.getrecursionlimit()`, and at most [`DEEPEST`]. Since Python 3.12 the interpreter
+/// counts calls of C code apart, with a limit of its own: 3.13 allows 10,000 of them, for which a stack
+/// of 8 MB is too small.
 pub struct Depth;
+
+/// So many levels take at most four megabytes of the thread's stack, whatever limit Python was given.
+const DEEPEST: i32 = 2_000;
 
 impl Depth {
     /// Ends with the value that it returns.
@@ -105,7 +110,7 @@ impl Depth {
     pub fn enter(py: Python<'_>) -> PyResult<Self> {
         let levels = LEVELS.get();
         // SAFETY: the thread is attached.
-        if levels >= unsafe { ffi::Py_GetRecursionLimit() } {
+        if levels >= DEEPEST.min(unsafe { ffi::Py_GetRecursionLimit() }) {
             return Err(PyRecursionError::new_err(
                 "maximum recursion depth exceeded while walking a Dask task",
             ));
@@ -328,27 +333,18 @@ impl Call {
         function: Object<'_, '_>,
         kwargs: Option<Object<'_, '_>>,
     ) -> PyResult<Py<PyAny>> {
-        /// CPython's `PY_VECTORCALL_ARGUMENTS_OFFSET`; `pyo3::ffi` has it from 3.12 on only.
-        const ARGUMENTS_OFFSET: usize = 1 << (usize::BITS - 1);
-        let count = (self.arguments.len() - 1) | ARGUMENTS_OFFSET;
+        let count = self.arguments.len() - 1;
         // SAFETY: the pointers are valid, and there is a writable entry before the first.
         unsafe {
             let arguments = self.arguments.as_mut_ptr().add(1);
             let result = match kwargs {
-                None => ffi::PyObject_Vectorcall(
-                    function.as_ptr(),
-                    arguments,
-                    count,
-                    std::ptr::null_mut(),
-                ),
-                Some(kwargs) => ffi::PyObject_VectorcallDict(
-                    function.as_ptr(),
-                    arguments,
-                    count,
-                    kwargs.as_ptr(),
-                ),
+                None => vectorcall(function, arguments, count, None),
+                Some(kwargs) => {
+                    let kwargs = kwargs.cast::<PyDict>()?;
+                    vectorcall_dict(function, arguments, count, kwargs)
+                }
             };
-            Bound::from_owned_ptr_or_err(function.py(), result).map(Bound::unbind)
+            result.map(Bound::unbind)
         }
     }
 }

@@ -47,6 +47,15 @@ pub(crate) struct Started {
     inputs: SmallVec<[*mut ffi::PyObject; 8]>,
 }
 
+impl Started {
+    /// What it reads, for somebody who may use it after the task is finished.
+    pub(crate) fn hold(&self, py: Python<'_>) -> Vec<Py<PyAny>> {
+        // SAFETY: the job keeps the inputs of a started task until it is finished.
+        let hold = |&value| unsafe { Borrowed::from_ptr(py, value).to_owned().unbind() };
+        self.inputs.iter().map(hold).collect()
+    }
+}
+
 // SAFETY: the pointers are only used by threads that are attached to Python.
 unsafe impl Send for Started {}
 // SAFETY: see above.

@@ -27,9 +27,16 @@ struct ThreadSlot {
     /// A team to join, from `Arc::into_raw`.
     team: AtomicPtr<Team>,
     thread: OnceLock<Thread>,
+    /// Its thread has begun, or nobody waits for it to begin any more: whichever is first.
+    settled: AtomicBool,
 }
 
 impl ThreadSlot {
+    /// Whether the caller is the first one: the thread that begins, or who does without it.
+    fn settle(&self) -> bool {
+        !self.settled.swap(true, Ordering::AcqRel)
+    }
+
     fn take(&self) -> Option<Arc<Team>> {
         if self.team.load(Ordering::Relaxed).is_null() {
             return None;
@@ -119,11 +126,17 @@ impl Pool {
         free
     }
 
-    /// Sends a new thread to the team.
+    /// Sends a new thread to the team. It may have been sent although starting it raises: a signal
+    /// handler may, while the thread begins. The answer is what was raised then.
     ///
     /// # Errors
-    /// `RuntimeError`: the system gives no further thread, or the interpreter is ending.
-    pub(crate) fn send_new(&'static self, py: Python<'_>, team: Arc<Team>) -> PyResult<()> {
+    /// `RuntimeError`: the system gives no further thread, or the interpreter is ending. What a signal
+    /// handler raises, if the thread has not begun by then.
+    pub(crate) fn send_new(
+        &'static self,
+        py: Python<'_>,
+        team: Arc<Team>,
+    ) -> PyResult<Option<PyErr>> {
         if self.closing.load(Ordering::Relaxed) {
             return Err(PyRuntimeError::new_err(
                 "the interpreter is ending: no tasks can be started",
@@ -132,6 +145,7 @@ impl Pool {
         let slot = Arc::new(ThreadSlot {
             team: AtomicPtr::default(),
             thread: OnceLock::new(),
+            settled: AtomicBool::new(false),
         });
         slot.give(team);
         let name = format!("treadle-{}", self.started.fetch_add(1, Ordering::Relaxed));
@@ -154,25 +168,28 @@ impl Pool {
             thread.call_method0("start")?;
             Ok(())
         };
-        start().inspect_err(|_| {
-            self.threads.fetch_sub(1, Ordering::Relaxed);
-            slot.take();
-        })
+        match start() {
+            Ok(()) => Ok(None),
+            Err(error) if slot.settle() => {
+                self.threads.fetch_sub(1, Ordering::Relaxed);
+                slot.take();
+                Err(error)
+            }
+            Err(error) => Ok(Some(error)),
+        }
     }
 
     /// The life of a thread.
     fn serve(&'static self, py: Python<'_>, slot: &Arc<ThreadSlot>) {
+        if !slot.settle() {
+            return;
+        }
         // Nothing else initialises it: every slot has one thread.
         let _ = slot.thread.set(std::thread::current());
         loop {
             let mut end = None;
             while let Some(team) = slot.take() {
                 let left = team.work(py);
-                if fork::generation() != self.generation {
-                    // A task forked, and this is the child: it has come to the end of all it has
-                    // to do, and the engine of its parent is not its own.
-                    fork::end_child(py, 0);
-                }
                 if left.has_to_announce() {
                     end = Some(team.end.clone());
                 }

@@ -3,7 +3,8 @@
 use crate::job::{Job, Started, Turn};
 use pyo3::prelude::*;
 use std::cell::Cell;
-use treadle_interpreter::{Context, PeriodicSwitch, clock, fork, thread_identifier};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use treadle_interpreter::{Context, PeriodicSwitch, clock, fork, panicked, thread_identifier};
 
 thread_local! {
     /// The fork generation in which this thread entered a task, or 0.
@@ -82,6 +83,12 @@ pub(crate) fn take_turn(
 /// What the first failing task raises, or a signal handler.
 pub(crate) fn run_inline(py: Python<'_>, job: &Job) -> PyResult<()> {
     let _inside = InTask::enter();
+    // As in a thread of the engine, a panic is the end of this run alone.
+    let run = AssertUnwindSafe(|| run_all(py, job));
+    catch_unwind(run).unwrap_or_else(|panic| Err(panicked(&*panic)))
+}
+
+fn run_all(py: Python<'_>, job: &Job) -> PyResult<()> {
     let mut switch = PeriodicSwitch::from_now();
     let mut turn = Turn::default();
     let mut finished = None;

@@ -51,11 +51,12 @@ impl Steps {
     }
 
     /// The next task that may start, or nothing.
-    fn start(&self) -> PyResult<Option<Call>> {
+    fn start(&self, py: Python<'_>) -> PyResult<Option<Call>> {
         let mut turn = Turn::default();
         self.0.job.turn(None, true, &mut turn)?;
         Ok(turn.next.map(|started| Call {
             shared: self.0.clone(),
+            _inputs: started.hold(py),
             started,
         }))
     }
@@ -94,6 +95,8 @@ impl Steps {
 pub(crate) struct Call {
     shared: Arc<Shared>,
     started: Started,
+    /// An executor may call it again after the task is finished, when the job has let go of them.
+    _inputs: Vec<Py<PyAny>>,
 }
 
 impl Call {

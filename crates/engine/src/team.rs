@@ -123,8 +123,10 @@ impl Team {
     }
 
     fn start_and_wait(self: &Arc<Self>, py: Python<'_>) -> PyResult<()> {
-        if !self.send_idle(py) {
-            self.send_new(py)?;
+        if !self.send_idle(py)
+            && let Some(raised) = self.send_new(py)?
+        {
+            return Err(raised);
         }
         self.wait(py)
     }
@@ -160,14 +162,27 @@ impl Team {
         }
     }
 
-    /// Sends for a new thread.
-    fn send_new(self: &Arc<Self>, py: Python<'_>) -> PyResult<()> {
+    /// Sends for a new thread; what was raised if one was sent and something was raised, too.
+    fn send_new(self: &Arc<Self>, py: Python<'_>) -> PyResult<Option<PyErr>> {
         match &self.source {
             Source::Pool => Pool::get().send_new(py, self.clone()),
             Source::Python(call) => {
                 let team = crate::get::PyTeam::new(self.clone());
-                call.call1(py, (team,)).map(drop)
+                call.call1(py, (team,)).map(|_| None)
             }
+        }
+    }
+
+    /// Sends for a new thread in place of this one, or beside it. Whether one comes.
+    fn send_another(self: &Arc<Self>, py: Python<'_>) -> bool {
+        match self.send_new(py) {
+            Ok(raised) => {
+                raised
+                    .into_iter()
+                    .for_each(|raised| self.note_failure(raised));
+                true
+            }
+            Err(_) => false,
         }
     }
 
@@ -176,7 +191,7 @@ impl Team {
     fn recruit(self: &Arc<Self>, py: Python<'_>, threads: usize) {
         let pool = matches!(self.source, Source::Pool).then(Pool::get);
         for _ in 0..threads {
-            let sent = pool.is_some_and(|pool| pool.send(self)) || self.send_new(py).is_ok();
+            let sent = pool.is_some_and(|pool| pool.send(self)) || self.send_another(py);
             if !sent {
                 self.job.leave();
             }
@@ -190,6 +205,11 @@ impl Team {
         // above all, is of no use to anybody, as the run has failed.
         let work = AssertUnwindSafe(|| self.work_until_idle(py));
         let left = catch_unwind(work).unwrap_or_else(|panic| Err(panicked(&*panic)));
+        if fork::generation() != self.generation && matches!(self.source, Source::Pool) {
+            // A task forked, and this is the child: it has come to the end of all it has to do, and
+            // the engine of its parent is not its own.
+            fork::end_returned(py, "a task", left.err());
+        }
         left.unwrap_or_else(|failure| {
             self.note_failure(failure);
             Exit::Ended
@@ -226,7 +246,7 @@ impl Team {
                     return Ok(Exit::Finished(turn.returning));
                 }
                 // Whoever comes takes the place of this thread. If nobody can, it stays.
-                if self.send_new(py).is_ok() {
+                if self.send_another(py) {
                     return Ok(Exit::Early);
                 }
             }

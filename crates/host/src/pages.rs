@@ -8,6 +8,7 @@
 
 mod access;
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::poll_fn;
@@ -26,15 +27,19 @@ use hyper::{Request, Response, StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use treadle_reactor::thread::{self, caught, lock};
 use treadle_security::secret;
 
 use self::access::{Access, Wanted};
 
-/// Connections at a time; more are turned away.
+/// Connections at a time. The next one takes the place of the oldest that has asked nothing for
+/// [`SILENCE`]; where there is none, it is turned away.
 const MOST: usize = 16;
+/// How long a connection may say nothing while others want its place.
+const SILENCE: Duration = Duration::from_millis(200);
 /// Bytes of the longest head of a request.
 const LONGEST: usize = 8 * 1024;
 /// Headers of a request.
@@ -151,6 +156,7 @@ impl PageServer {
             },
             pages,
             places: Arc::new(Semaphore::new(MOST)),
+            silent: Mutex::default(),
         });
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -238,6 +244,16 @@ struct Server {
     index: String,
     /// One for each connection.
     places: Arc<Semaphore>,
+    /// Connections that have asked nothing yet, oldest first.
+    silent: Mutex<Silent>,
+}
+
+#[derive(Default)]
+struct Silent {
+    /// How many connections there have been.
+    count: u64,
+    /// Their numbers, when they came, and what ends them.
+    waiting: VecDeque<(u64, Instant, AbortHandle)>,
 }
 
 impl Server {
@@ -248,27 +264,60 @@ impl Server {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             };
-            let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+            let Some(place) = self.place().await else {
                 let _ = stream.into_std().and_then(|mut stream| stream.write(BUSY));
                 continue;
             };
             let server = Arc::clone(&self);
+            let mut silent = lock(&self.silent);
+            silent.count += 1;
+            let number = silent.count;
             // A panic is the end of this connection only.
-            tokio::spawn(async move {
+            let connection = tokio::spawn(async move {
                 let _place = place;
-                server.converse(stream).await;
+                server.converse(stream, number).await;
+                server.has_asked(number);
             });
+            let end = connection.abort_handle();
+            silent.waiting.push_back((number, Instant::now(), end));
         }
     }
 
+    /// A place for a connection: a stranger that says nothing does not keep one.
+    async fn place(&self) -> Option<OwnedSemaphorePermit> {
+        if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
+            return Some(place);
+        }
+        let oldest = {
+            let waiting = &mut lock(&self.silent).waiting;
+            let (_, since, _) = waiting.front()?;
+            if since.elapsed() < SILENCE {
+                return None;
+            }
+            waiting.pop_front()?.2
+        };
+        oldest.abort();
+        Arc::clone(&self.places).acquire_owned().await.ok()
+    }
+
+    /// A connection has asked for something, or has ended.
+    fn has_asked(&self, number: u64) {
+        lock(&self.silent)
+            .waiting
+            .retain(|(other, ..)| *other != number);
+    }
+
     /// Answers one request. A client that is gone, or too slow, gets no answer.
-    async fn converse(&self, stream: TcpStream) {
+    async fn converse(&self, stream: TcpStream, number: u64) {
         let until = Instant::now() + PATIENCE;
         let Ok(local) = stream.local_addr() else {
             return;
         };
         let local = local.ip().to_canonical();
-        let service = service_fn(|request| Box::pin(self.answer(request, local, until)));
+        let service = service_fn(|request| {
+            self.has_asked(number);
+            Box::pin(self.answer(request, local, until))
+        });
         let mut connection = http1::Builder::new()
             .keep_alive(false)
             // Who has asked may say at once that nothing else comes.

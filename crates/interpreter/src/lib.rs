@@ -6,11 +6,13 @@
 //! | `process_local` | values that a forked child must not touch |
 //! | `context` | the context variables of a task |
 //! | `switch` | letting other threads run, and signal handlers |
+//! | `call` | calls from threads that may outlive the interpreter |
 //! | `clock` | Python's clocks |
 //! | `modules` | modules that are loaded |
 //! | `lock` | locking a mutex |
 //! | `error` | objects and panics in messages |
 
+mod call;
 pub mod clock;
 mod context;
 mod error;
@@ -20,6 +22,7 @@ mod modules;
 mod process_local;
 mod switch;
 
+pub use call::{call, vectorcall, vectorcall_dict};
 pub use context::{Context, thread_identifier};
 pub use error::{panicked, repr};
 pub use lock::lock;

@@ -57,10 +57,13 @@ impl Release {
 
 impl Drop for Release {
     fn drop(&mut self) {
-        if let Some(hook) = lock(&self.hook).take()
-            && self.forks == fork::forks()
-        {
-            hook();
+        let Some(hook) = lock(&self.hook).take() else {
+            return;
+        };
+        match self.forks == fork::forks() {
+            true => hook(),
+            // What it holds would be given back here, and used again, while the other process reads it.
+            false => std::mem::forget(hook),
         }
     }
 }

@@ -310,3 +310,30 @@ fn a_child_of_busy_threads_allocates_and_frees() {
     });
     assert!(all(array, 1));
 }
+
+/// What a mapping holds until it ends, such as the export of memory that others read, would be given back while
+/// the child still reads it.
+#[test]
+fn what_a_mapping_holds_is_not_given_back_after_a_fork() {
+    let _alone = alone();
+    let segments = Segments::new(64 * MIB);
+    let array = filled(segments, MIB, 1);
+    let held = Arc::new(());
+    let map = || {
+        let export = segments.export(array.as_ptr(), MIB).unwrap();
+        let fd = rustix::fd::AsFd::as_fd(&export)
+            .try_clone_to_owned()
+            .unwrap();
+        let mut mapping = Mapping::new(fd, export.offset, export.length).unwrap();
+        let held = Arc::clone(&held);
+        mapping.on_drop(Box::new(move || drop(held)));
+        mapping
+    };
+    drop(map());
+    assert_eq!(Arc::strong_count(&held), 1);
+    let inherited = map();
+    Child::fork(|| ()).assert_succeeds();
+    drop(inherited);
+    assert_eq!(Arc::strong_count(&held), 2);
+    free(segments, array);
+}

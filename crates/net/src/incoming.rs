@@ -142,9 +142,6 @@ impl InStripe {
         let region = self
             .shared
             .with(|inner| inner.destination(self.stripe, &extent));
-        if region.is_none() && reader.waste.is_empty() {
-            reader.waste = vec![0; EXTENT as usize];
-        }
         reader.body = Some(Body {
             region,
             offset: extent.offset as usize,
@@ -171,11 +168,16 @@ impl Reader {
             None => self.stream.read(header)?,
             Some(body) => {
                 let rest = body.length - body.filled;
-                let memory = match &body.region {
+                let region = body.region.as_ref();
+                let open = region.and_then(|region| Some((region, region.open()?)));
+                if open.is_none() && self.waste.is_empty() {
+                    self.waste = vec![0; EXTENT as usize];
+                }
+                let memory = match &open {
                     // SAFETY: `destination` says that this extent lies within the region and is
                     // this stripe's until it has arrived, or the stripe has ended; the region is
-                    // kept by `body`.
-                    Some(region) => unsafe {
+                    // kept by `body`, and not closed as long as `open` is there.
+                    Some((region, _)) => unsafe {
                         std::slice::from_raw_parts_mut(region.at(body.offset + body.filled), rest)
                     },
                     None => &mut self.waste[..rest],

@@ -77,6 +77,8 @@ pub(crate) struct Inner {
     order: VecDeque<TransferId>,
     /// The last object whose header arrived.
     last_incoming: TransferId,
+    /// Whether an object that its sender gave up stays in its place, for whoever claims it.
+    pub(crate) is_gapless: bool,
     out_stripes: HashMap<StripeId, Arc<OutStripe>>,
     in_stripes: HashMap<StripeId, Arc<InStripe>>,
     pub(crate) channel: Option<Arc<Channel>>,
@@ -121,6 +123,7 @@ impl Inner {
             incoming: HashMap::default(),
             order: VecDeque::new(),
             last_incoming: TransferId(0),
+            is_gapless: false,
             out_stripes: HashMap::new(),
             in_stripes: HashMap::new(),
             channel: None,

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use bytes::Bytes;
 use treadle_memory::{Buffer, MemoryError, Pool};
@@ -56,6 +57,8 @@ impl fmt::Debug for Target {
 pub(crate) struct Region {
     pointer: *mut u8,
     length: usize,
+    /// Whether nothing is written any more. A stripe holds it while it writes.
+    closed: RwLock<bool>,
     /// Keeps the memory alive.
     _owner: Box<dyn Any + Send + Sync>,
 }
@@ -74,6 +77,7 @@ impl Region {
         Ok(Self {
             pointer: buffer.as_mut_ptr(),
             length,
+            closed: RwLock::default(),
             _owner: Box::new(buffer),
         })
     }
@@ -83,6 +87,7 @@ impl Region {
         Self {
             pointer: mapping.as_mut_ptr(),
             length: mapping.len(),
+            closed: RwLock::default(),
             _owner: Box::new(mapping),
         }
     }
@@ -91,12 +96,25 @@ impl Region {
         Self {
             pointer: target.pointer,
             length: target.length,
+            closed: RwLock::default(),
             _owner: target.owner,
         }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.length
+    }
+
+    /// Lets a stripe write, as long as it keeps what is returned. `None`: nothing is written any more.
+    pub(crate) fn open(&self) -> Option<RwLockReadGuard<'_, bool>> {
+        let closed = self.closed.read().unwrap_or_else(PoisonError::into_inner);
+        (!*closed).then_some(closed)
+    }
+
+    /// Nothing is written from now on. A stripe in the middle of an extent keeps the region, and its bytes may
+    /// come late, when the application uses the memory for something else.
+    pub(crate) fn close(&self) {
+        *self.closed.write().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
     /// Where the byte at `offset` belongs.

@@ -400,6 +400,12 @@ impl Peer {
         }))
     }
 
+    /// From now on an object that its sender gives up is an error in its place. Otherwise it is left out, if
+    /// nobody had claimed it.
+    pub fn forbid_gaps(&self) {
+        self.shared.locked().is_gapless = true;
+    }
+
     /// Whether [`Peer::try_next`] has something to say.
     pub fn has_next(&self) -> bool {
         self.shared.locked().has_next()

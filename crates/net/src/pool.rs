@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use treadle_reactor::thread::lock;
-use treadle_transfer::Failure;
 
 use crate::error::NetError;
 use crate::memory::Target;
@@ -37,30 +36,17 @@ pub struct Connection<T> {
     /// The other side.
     pub peer: Peer,
     /// Objects on their way, oldest first.
-    coming: VecDeque<Coming>,
+    coming: VecDeque<Incoming>,
     /// Requests that were not answered, by number.
     asked: HashMap<u64, T>,
     used: Instant,
 }
 
-#[derive(Debug)]
-struct Coming {
-    incoming: Incoming,
-    is_placed: bool,
-}
-
-/// An object that has come.
-#[derive(Debug)]
-pub struct Arrived {
-    /// The object.
-    pub received: Received,
-    /// Each frame that was given a place is there.
-    pub is_placed: bool,
-}
-
 impl<T> Connection<T> {
     /// A connection that does not belong to a pool.
     pub fn new(peer: Peer) -> Self {
+        // Messages come in order, or the connection ends: also if one arrived damaged again and again.
+        peer.forbid_gaps();
         Self {
             peer,
             coming: VecDeque::new(),
@@ -110,7 +96,7 @@ impl<T> Connection<T> {
                 }
             }
             match self.next(&mut |_| Vec::new())? {
-                Some(arrived) => into.push(arrived.received),
+                Some(received) => into.push(received),
                 None => return Ok(()),
             }
         }
@@ -125,50 +111,30 @@ impl<T> Connection<T> {
     pub fn next(
         &mut self,
         place: &mut dyn FnMut(&Incoming) -> Vec<Option<Target>>,
-    ) -> Result<Option<Arrived>, NetError> {
-        loop {
-            while self.coming.len() < COMING {
-                match self.peer.try_next() {
-                    Ok(Some(incoming)) => {
-                        let targets = place(&incoming);
-                        let has_place = !targets.is_empty();
-                        let unused = incoming.accept(targets)?;
-                        self.coming.push_back(Coming {
-                            incoming,
-                            is_placed: has_place && unused.iter().all(Option::is_none),
-                        });
-                    }
-                    Ok(None) => break,
-                    // Said again when what came before was taken.
-                    Err(_) if !self.coming.is_empty() => break,
-                    Err(error) => return Err(error),
+    ) -> Result<Option<Received>, NetError> {
+        while self.coming.len() < COMING {
+            match self.peer.try_next() {
+                Ok(Some(incoming)) => {
+                    incoming.accept(place(&incoming))?;
+                    self.coming.push_back(incoming);
                 }
-            }
-            let is_done = |coming: &Coming| coming.incoming.is_done();
-            if !self.coming.front().is_some_and(is_done) {
-                return Ok(None);
-            }
-            let Coming {
-                incoming,
-                is_placed,
-            } = self.coming.pop_front().expect("just looked");
-            match incoming.take() {
-                Ok(received) => {
-                    return Ok(Some(Arrived {
-                        received,
-                        is_placed,
-                    }));
-                }
-                Err(NetError::Failed(Failure::Cancelled)) => {}
+                Ok(None) => break,
+                // Said again when what came before was taken.
+                Err(_) if !self.coming.is_empty() => break,
                 Err(error) => return Err(error),
             }
         }
+        if !self.coming.front().is_some_and(Incoming::is_done) {
+            return Ok(None);
+        }
+        let incoming = self.coming.pop_front().expect("just looked");
+        incoming.take().map(Some)
     }
 
     /// Whether there is something to take, or to say.
     pub fn has_something(&self) -> bool {
         match self.coming.front() {
-            Some(coming) => coming.incoming.is_done(),
+            Some(coming) => coming.is_done(),
             None => self.peer.has_next(),
         }
     }

@@ -269,13 +269,66 @@ fn a_connection_that_another_made_is_adopted_in_place_of_an_older_one() {
     // SAFETY: the memory outlives the connections, and is not used before the object has come.
     let target = unsafe { Target::new(memory.as_mut_ptr(), memory.len(), Box::new(())) };
     let mut target = Some(target);
-    let arrived = loop {
+    let received = loop {
         drop(scene.poller.next(&mut soon()).unwrap());
         let connection = scene.pool.get(4).unwrap();
         let mut place = |_: &Incoming| vec![target.take()];
-        if let Some(arrived) = connection.next(&mut place).unwrap() {
-            break arrived;
+        if let Some(received) = connection.next(&mut place).unwrap() {
+            break received;
         }
     };
-    assert!(arrived.is_placed && memory[..] == body[..]);
+    assert_eq!(received.frames[0].as_ptr(), memory.as_ptr());
+    assert_eq!(memory[..], body[..]);
+}
+
+/// Its sender gives one up when it has arrived damaged too often.
+#[test]
+fn an_object_that_does_not_come_ends_the_connection() {
+    let listener = listener();
+    let mut scene = Scene::new();
+    scene
+        .pool
+        .introduce(7, listener.address().to_string(), true);
+    assert!(scene.pool.open(7).unwrap().is_none());
+    scene.outcome().1.unwrap();
+    let peer = listener.accept(&mut soon()).unwrap();
+    let given_up = peer.send(1, &[Bytes::from(vec![1; 256 << 20])]).unwrap();
+    given_up.cancel();
+    peer.send(2, &[Bytes::from_static(b"later")]).unwrap();
+    let mut received = Vec::new();
+    let connection = scene.pool.open(7).unwrap().unwrap();
+    let mut failed = None;
+    eventually("the connection ends", || {
+        failed = connection.take(1, &mut received).err();
+        failed.is_some()
+    });
+    let failed = failed.unwrap().to_string();
+    assert!(failed.contains("cancelled"), "{failed}");
+    assert!(received.is_empty(), "{received:?}");
+}
+
+#[test]
+fn what_came_before_the_end_of_a_connection_is_taken() {
+    let listener = listener();
+    let mut scene = Scene::new();
+    scene
+        .pool
+        .introduce(7, listener.address().to_string(), true);
+    assert!(scene.pool.open(7).unwrap().is_none());
+    scene.outcome().1.unwrap();
+    let peer = listener.accept(&mut soon()).unwrap();
+    peer.send(1, &[Bytes::from_static(b"before")]).unwrap();
+    // Nobody has accepted this one when the connection ends.
+    peer.send(2, &[Bytes::from(vec![1; 64 << 20])]).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    peer.start_close();
+    eventually("it is closed", || peer.is_closed());
+    std::thread::sleep(Duration::from_millis(100));
+    let connection = scene.pool.open(7).unwrap().unwrap();
+    let mut received = Vec::new();
+    eventually("the connection ends", || {
+        connection.take(1, &mut received).is_err()
+    });
+    let kinds: Vec<u32> = received.iter().map(|received| received.kind).collect();
+    assert_eq!(kinds, [1]);
 }

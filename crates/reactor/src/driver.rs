@@ -5,7 +5,7 @@
 //! moves the bytes. While nobody waits, a background thread does.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,14 @@ use crate::wait::{Early, Wait, Waiters};
 const GRACE: Duration = Duration::from_millis(3);
 /// The longest sleep of the background thread, and its grace period where a thread always waits.
 const IDLE: Duration = Duration::from_secs(1);
+
+/// Nanoseconds for which leaders have spun in vain.
+static SPUN: AtomicU64 = AtomicU64::new(0);
+
+/// How long the leaders of this process have spun in vain, altogether.
+pub fn spun() -> Duration {
+    Duration::from_nanos(SPUN.load(Ordering::Relaxed))
+}
 
 /// What only the leader touches.
 #[derive(Debug)]
@@ -133,11 +141,16 @@ impl Driver {
         let lead = &mut *lock(&self.lead);
         let started = Instant::now();
         let mut quiet_since = started;
+        let mut spun_since: Option<Instant> = None;
         loop {
             if done() {
                 return true;
             }
             let now = Instant::now();
+            if let Some(since) = spun_since.take() {
+                let spun = (now - since).as_nanos() as u64;
+                SPUN.fetch_add(spun, Ordering::Relaxed);
+            }
             let left = most.saturating_sub(now - started);
             if left.is_zero() {
                 lead.spin.note_nothing(now - quiet_since);
@@ -149,6 +162,7 @@ impl Driver {
                 quiet_since = Instant::now();
             } else if spinning {
                 std::thread::yield_now();
+                spun_since = Some(now);
             }
         }
     }

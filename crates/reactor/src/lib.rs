@@ -22,7 +22,7 @@ pub mod thread;
 mod wait;
 pub mod wake;
 
-pub use driver::{Driver, drivers};
+pub use driver::{Driver, drivers, spun};
 pub use sources::{Interest, Readiness, Source, Sources, TICK, Token};
 pub use spin::SPIN;
 pub use wait::{Early, Wait, Waiters, Waiting};

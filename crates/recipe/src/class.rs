@@ -43,6 +43,8 @@ impl Class {
             match (package, &*name) {
                 ("numpy", "ndarray") => return Ok(Class::Array),
                 ("pandas", "DataFrame" | "Series") => return Ok(Class::Table),
+                // Its fields can be written to.
+                ("numpy", "void") => return Ok(Class::Other),
                 // Numbers, to NumPy; but a unit belongs to them.
                 ("numpy", "timedelta64") => return Ok(Class::Value),
                 ("numpy", "number" | "bool") if is_numpy => return Ok(Class::Number),
@@ -60,17 +62,44 @@ impl Class {
                 | ("operator", "itemgetter" | "attrgetter" | "methodcaller")
                 | ("enum", "Enum") => return Ok(Class::Named),
                 ("numpy", "generic")
-                | ("pandas", "BaseOffset" | "Index")
+                | ("pandas", "BaseOffset")
                 | ("builtins", "int" | "str" | "complex" | "range")
                 | ("datetime", "date" | "time" | "timedelta" | "tzinfo")
                 | ("decimal", "Decimal")
                 | ("fractions", "Fraction")
                 | ("uuid", "UUID")
                 | ("pathlib", "PurePath")
-                | ("re", "Pattern") => return Ok(Class::Value),
+                | ("re", "Pattern") => {
+                    return Ok(match is_writable(class)? {
+                        true => Class::Other,
+                        false => Class::Value,
+                    });
+                }
                 _ => {}
             }
         }
         Ok(Class::Other)
     }
+}
+
+/// Packages whose subclasses of values have attributes, and no program writes to them.
+const KEPT: [&str; 4] = ["pandas", "pathlib", "pytz", "dateutil"];
+
+/// Whether somebody may give attributes to objects of a class that is derived from one of values.
+fn is_writable(class: &Bound<'_, PyType>) -> PyResult<bool> {
+    let py = class.py();
+    let module = class.getattr(intern!(py, "__module__"))?;
+    let module = module.extract::<String>().unwrap_or_default();
+    if KEPT.contains(&module.split('.').next().unwrap_or_default()) {
+        return Ok(false);
+    }
+    let has_dict = class
+        .getattr(intern!(py, "__dictoffset__"))?
+        .extract::<isize>()?
+        != 0;
+    let slots = class
+        .getattr(intern!(py, "__dict__"))?
+        .contains(intern!(py, "__slots__"))?;
+    let is_known = matches!(&*module, "fractions" | "uuid" | "decimal" | "datetime");
+    Ok(has_dict || slots && !is_known)
 }

@@ -34,11 +34,14 @@ enum Check {
         name: &'static str,
         value: Expected,
     },
-    Global {
-        globals: Py<PyDict>,
+    /// A global, or the default of a keyword.
+    Item {
+        items: Py<PyDict>,
         name: Py<PyAny>,
         value: Expected,
     },
+    /// No keyword has got a default.
+    Length(Py<PyDict>, usize),
     /// Nothing was set on the function.
     NoAttributes(Expected),
 }
@@ -115,11 +118,10 @@ impl Guard {
                     let now = owner.map(|owner| owner.getattr_opt(*name)).transpose()?;
                     value.is(now.flatten().as_ref(), itself)
                 }
-                Check::Global {
-                    globals,
-                    name,
-                    value,
-                } => value.is(globals.bind(py).get_item(name)?.as_ref(), itself),
+                Check::Item { items, name, value } => {
+                    value.is(items.bind(py).get_item(name)?.as_ref(), itself)
+                }
+                Check::Length(items, length) => items.bind(py).len() == *length,
                 Check::NoAttributes(function) => match function.get(itself) {
                     Some(function) => has_no_attributes(function)?,
                     None => true,
@@ -184,10 +186,17 @@ impl<'py> Search<'_, 'py> {
                 value: Expected::of(&value, itself),
             });
             if let Ok(defaults) = value.cast_exact::<PyDict>() {
-                for default in defaults.values() {
+                let length = Check::Length(defaults.clone().unbind(), defaults.len());
+                self.guard.checks.push(length);
+                for (name, default) in defaults {
                     if !self.add(&default)? {
                         return Ok(false);
                     }
+                    self.guard.checks.push(Check::Item {
+                        items: defaults.clone().unbind(),
+                        name: name.unbind(),
+                        value: Expected::of(&default, itself),
+                    });
                 }
             } else if name != "__code__" && !self.add(&value)? {
                 return Ok(false);
@@ -210,8 +219,8 @@ impl<'py> Search<'_, 'py> {
                 }
                 self.guard.writes |= stores.attributes && is_pickled_function(value)?;
             }
-            self.guard.checks.push(Check::Global {
-                globals: globals.clone().unbind(),
+            self.guard.checks.push(Check::Item {
+                items: globals.clone().unbind(),
                 name: name.unbind(),
                 value: match value {
                     Some(value) => Expected::of(&value, itself),

@@ -6,6 +6,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyFrozenSet, PyList, PySet, PySlice, PyString, PyTuple};
 use smallvec::SmallVec;
+use treadle_interpreter::vectorcall;
 use treadle_types::value::{DecodeError, Reader, tag as plain};
 
 /// How deep expressions may be nested, in recipes that are written and in those that are run.
@@ -361,12 +362,10 @@ impl Arguments {
         function: &Py<PyAny>,
         names: Option<Py<PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        /// CPython's `PY_VECTORCALL_ARGUMENTS_OFFSET`; `pyo3::ffi` has it from 3.12 on only.
-        const ARGUMENTS_OFFSET: usize = 1 << (usize::BITS - 1);
         let mut count = self.pointers.len() - 1;
-        let mut names_pointer = std::ptr::null_mut();
+        let names = names.map(|names| names.into_bound(py).cast_into::<PyTuple>());
+        let names = names.transpose()?;
         if let Some(names) = &names {
-            let names = names.bind(py).cast::<PyTuple>()?;
             if !names
                 .iter_borrowed()
                 .all(|name| name.is_exact_instance_of::<PyString>())
@@ -377,19 +376,13 @@ impl Arguments {
             count = count
                 .checked_sub(named)
                 .ok_or_else(|| malformed(DecodeError::Truncated))?;
-            names_pointer = names.as_ptr();
         }
         // SAFETY: the pointers are live objects, as many as there are positional arguments and
         // names; there is a writable entry before the first.
         unsafe {
             let arguments = self.pointers.as_mut_ptr().add(1);
-            let result = ffi::PyObject_Vectorcall(
-                function.as_ptr(),
-                arguments,
-                count | ARGUMENTS_OFFSET,
-                names_pointer,
-            );
-            Bound::from_owned_ptr_or_err(py, result).map(Bound::unbind)
+            let function = function.bind_borrowed(py);
+            vectorcall(function, arguments, count, names.as_ref()).map(Bound::unbind)
         }
     }
 }

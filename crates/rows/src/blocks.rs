@@ -2,6 +2,13 @@
 
 /// Rows of a block.
 pub(crate) const BLOCK: usize = 128;
+/// Bytes of a block, if it has more than one row.
+const MOST: usize = 1 << 20;
+
+/// Rows of a block, if each has so many bytes.
+pub(crate) fn rows_of_block(width: usize) -> usize {
+    (MOST / width.max(1)).clamp(1, BLOCK)
+}
 
 /// Copies `rows` values of `width` bytes, `from_step` bytes apart, to places `to_step` bytes apart.
 pub(crate) fn copy(
@@ -50,5 +57,16 @@ fn copy_width<const W: usize>(
             let value = &from[row * from_step..][..W];
             to[row * to_step..][..W].copy_from_slice(value);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_of_long_rows_has_few() {
+        assert_eq!([8, 8 << 10].map(rows_of_block), [BLOCK; 2]);
+        assert_eq!([100_000, 2 << 20].map(rows_of_block), [10, 1]);
     }
 }

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use treadle_shuffle::block::TableBuilder;
 use treadle_shuffle::{BatchId, RowDigest, ShuffleId, Tally, Transfer};
 
-use crate::blocks::{BLOCK, copy};
+use crate::blocks::{copy, rows_of_block};
 use crate::column::Content;
 use crate::cut::{Cut, NONE};
 use crate::format::{Head, NOTED, NULL, PREFIX};
@@ -122,11 +122,12 @@ impl<'a> Arenas<'a> {
     }
 
     fn fixed_rows(&mut self, width: usize, cursors: &mut [Cursor], arenas: &mut [&mut [u8]]) {
-        let mut block = vec![0; BLOCK * width];
+        let size = rows_of_block(width);
+        let mut block = vec![0; size * width];
         let partitions = &self.input.partitions.of_rows;
-        for (number, partitions) in partitions.chunks(BLOCK).enumerate() {
+        for (number, partitions) in partitions.chunks(size).enumerate() {
             let rows = partitions.len();
-            self.fields(number * BLOCK, rows, &mut block, 0, width);
+            self.fields(number * size, rows, &mut block, 0, width);
             for (row, &partition) in block.chunks_exact(width).zip(partitions) {
                 let cursor = &mut cursors[partition as usize];
                 if cursor.left == 0 {
@@ -143,15 +144,16 @@ impl<'a> Arenas<'a> {
 
     fn variable_rows(&mut self, cursors: &mut [Cursor], arenas: &mut [&mut [u8]]) {
         let Head { lengths, head, .. } = Head::new(self.input.format);
-        let mut block = vec![0; BLOCK * head];
+        let size = rows_of_block(head);
+        let mut block = vec![0; size * head];
         let (columns, note) = (self.input.columns, self.input.note);
         let byte_columns: Vec<&Column<'_>> = columns
             .iter()
             .filter(|column| column.is_of_bytes())
             .collect();
         let partitions = &self.input.partitions.of_rows;
-        for (number, partitions) in partitions.chunks(BLOCK).enumerate() {
-            let first = number * BLOCK;
+        for (number, partitions) in partitions.chunks(size).enumerate() {
+            let first = number * size;
             self.fields(first, partitions.len(), &mut block, PREFIX, head);
             let rows = block.chunks_exact_mut(head).zip(partitions);
             for (row, (start, &partition)) in (first..).zip(rows) {

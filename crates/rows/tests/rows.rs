@@ -233,6 +233,41 @@ fn table() -> impl Strategy<Value = (Vec<u32>, Vec<Values>)> {
         })
 }
 
+/// So long that a block has few of them.
+#[test]
+fn long_rows_come_back_in_order() {
+    let long = (0..120).map(|row| vec![row; 20_000]).collect();
+    let text = (0..120).map(|row| Some(vec![row; 3])).collect();
+    let fixed = vec![Values::Fixed(20_000, long)];
+    let variable = vec![fixed[0].clone(), Values::Bytes(text)];
+    for values in [fixed, variable] {
+        let memory: Vec<Memory> = values.iter().map(|v| memory(v, 0)).collect();
+        let columns = values.iter().zip(&memory).map(|(v, m)| column(v, m));
+        let columns: Vec<Column<'_>> = columns.collect();
+        let format = Format::new(fields(&values));
+        let partitions: Vec<u32> = (0..120).map(|row| row % 2).collect();
+        let input = Input {
+            format: &format,
+            columns: &columns,
+            partitions: &numbers(&partitions, 2),
+            note: &[],
+        };
+        let all = [Wanted {
+            epoch: Generation(2),
+            partitions: Runs::range(0, 2),
+        }];
+        let (arenas, batches) = gather(input, &all, 4 << 20);
+        for partition in 0..2 {
+            let rows: Vec<usize> = (partition..120).step_by(2).collect();
+            let pieces = pieces(&arenas[0], &batches[0], partition as u32, format.width());
+            let (joined, _) = join(&format, &pieces);
+            for (joined, values) in joined.iter().zip(&values) {
+                assert_eq!(format!("{joined:?}"), format!("{:?}", taken(values, &rows)));
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 

@@ -45,6 +45,19 @@ impl Encoded {
 /// # Errors
 /// When it cannot be pickled.
 pub fn encode(object: &Bound<'_, PyAny>) -> PyResult<Encoded> {
+    encode_as(object, false)
+}
+
+/// As [`encode`], but a tensor of another library, in the memory of the CPU, is sent as the array of
+/// NumPy that views it ([`__dlpack__`](https://dmlc.github.io/dlpack)).
+///
+/// # Errors
+/// When it cannot be pickled.
+pub fn encode_as_array(object: &Bound<'_, PyAny>) -> PyResult<Encoded> {
+    encode_as(object, true)
+}
+
+fn encode_as(object: &Bound<'_, PyAny>, as_array: bool) -> PyResult<Encoded> {
     let began = Instant::now();
     let single = |kind| -> PyResult<Encoded> {
         Ok(Encoded {
@@ -66,7 +79,7 @@ pub fn encode(object: &Bound<'_, PyAny>) -> PyResult<Encoded> {
     {
         return Ok(encoded);
     }
-    general(object)
+    general(object, as_array)
 }
 
 /// The frames of an object whose memory they view as it is: an array. `None`: it takes more than
@@ -82,12 +95,12 @@ pub fn encode_view(object: &Bound<'_, PyAny>) -> PyResult<Option<Encoded>> {
 }
 
 /// What `treadle.transfer._serialise` makes of an object.
-fn general(object: &Bound<'_, PyAny>) -> PyResult<Encoded> {
+fn general(object: &Bound<'_, PyAny>, as_array: bool) -> PyResult<Encoded> {
     static ENCODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = object.py();
     let began = Instant::now();
     let encode = ENCODE.import(py, "treadle.transfer._serialise", "encode")?;
-    let encoded = encode.call1((object,))?;
+    let encoded = encode.call1((object, as_array))?;
     let serialise = began.elapsed();
     let began = Instant::now();
     if array::is_array(&encoded)?

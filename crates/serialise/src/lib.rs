@@ -16,7 +16,7 @@ mod memory;
 pub use array::{Destination, is_array};
 pub use buffer::{ExportedBuffer, release_all, stop_releasing};
 pub use decode::{decode, decode_own, decode_parts, decode_value, memories};
-pub use encode::{BYTES, Encoded, PICKLE, encode, encode_view};
+pub use encode::{BYTES, Encoded, PICKLE, encode, encode_as_array, encode_view};
 pub use memory::Memory;
 
 pyo3::import_exception!(treadle.transfer._errors, CorruptData);

@@ -249,6 +249,13 @@ pub struct Push {
     pub length: u64,
 }
 
+impl Push {
+    /// What it is known by on a connection.
+    pub fn name(&self) -> (ShuffleId, GroupId, BatchId) {
+        (self.shuffle, self.group, self.batch)
+    }
+}
+
 /// Whether somebody has pushed these rows already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ask {

@@ -52,6 +52,16 @@ pub enum Place {
     Run(u64),
 }
 
+impl Place {
+    /// The run that it is in, or will be in.
+    pub(crate) fn run(self) -> Option<u64> {
+        match self {
+            Self::Memory => None,
+            Self::Spilling(run) | Self::Run(run) => Some(run),
+        }
+    }
+}
+
 /// What happens to a server.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ServerEvent {

@@ -155,7 +155,19 @@ impl World {
         let target = self.plan.machines[process.machine].target();
         let (connection, health) = (process.connection, process.health(target));
         self.send_to_server(connection, Message::Report(health));
-        self.process_event(pid, Event::Paused(is_out))
+        if !is_out {
+            self.process_event(pid, Event::Held(false))?;
+            return self.process_event(pid, Event::Paused(false));
+        }
+        // Or somebody wants no task to start there, which the scheduler hears in the same way.
+        let is_held = self.with_other_stream(|world| world.kernel.random.chance(50));
+        self.process_event(
+            pid,
+            match is_held {
+                true => Event::Held(true),
+                false => Event::Paused(true),
+            },
+        )
     }
 
     fn process_event(&mut self, pid: Pid, event: Event) -> Result<(), String> {

@@ -9,7 +9,7 @@ mod parameters;
 mod replay;
 mod workload;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -67,18 +67,26 @@ pub struct Scaling {
 /// What arrives somewhere.
 #[derive(Debug)]
 enum Arrival {
-    Server(Event),
+    Server(Message),
+    /// The scheduler takes what has come.
+    Turn,
     Worker(usize, treadle_types::Command),
     Done(usize, ObjectId),
     Fetched(usize, ObjectId, WorkerId, u64),
     Heartbeat(usize),
-    /// The client has made so many tasks of a call, and sends them.
-    Batch(client::Batch),
-    /// The client hears that a task has finished.
-    Notice(TaskId),
+    /// The client hears that these tasks have finished, in one message.
+    Notice(Vec<TaskId>),
     /// The client looks at what has come.
     Look,
     Tick,
+}
+
+/// What comes to the scheduler.
+#[derive(Debug)]
+enum Message {
+    Event(Box<Event>),
+    /// The client has made so many tasks of a call.
+    Batch(client::Batch),
 }
 
 struct Cluster {
@@ -86,9 +94,12 @@ struct Cluster {
     cost: Cost,
     parameters: Parameters,
     cores: Cores,
-    /// When the scheduler is done with what it has heard.
+    /// When the scheduler is done with what it has taken.
     free: Duration,
     cpu: Duration,
+    /// What has come to it, and what it sends at the end of its turn.
+    inbox: Vec<Message>,
+    outbox: Outbox,
     workers: Vec<Worker>,
     /// When each worker has sent what it was asked for.
     lines: Vec<kernel::Line>,
@@ -99,6 +110,14 @@ struct Cluster {
     kernel: Kernel<Arrival, ()>,
     /// By number, how long each task runs and how many bytes its value has.
     amounts: Amounts,
+}
+
+/// What the scheduler sends at the end of a turn.
+#[derive(Default)]
+struct Outbox {
+    commands: Vec<(WorkerId, treadle_types::Command)>,
+    /// Tasks of which the client hears.
+    finished: Vec<TaskId>,
 }
 
 /// What tasks amount to.
@@ -198,6 +217,8 @@ impl Cluster {
             cores: Cores::new(parameters.cores),
             free: Duration::ZERO,
             cpu: Duration::ZERO,
+            inbox: Vec::new(),
+            outbox: Outbox::default(),
             workers: Vec::new(),
             lines: vec![kernel::Line::default(); workers],
             client,
@@ -224,6 +245,7 @@ impl Cluster {
             let worker = WorkerId(worker as u32);
             cluster.hear(Event::WorkerJoined { worker, profile });
         }
+        cluster.send();
         // The cluster stands before the clock starts.
         (cluster.free, cluster.cpu) = (Duration::ZERO, Duration::ZERO);
         cluster.cores = Cores::new(parameters.cores);
@@ -259,10 +281,13 @@ impl Cluster {
 
     fn arrive(&mut self, arrival: Arrival) {
         match arrival {
-            Arrival::Server(event) => {
-                self.charge(self.parameters.turn);
-                self.hear(event);
+            Arrival::Server(message) => {
+                if self.inbox.is_empty() {
+                    self.turn_when_free();
+                }
+                self.inbox.push(message);
             }
+            Arrival::Turn => self.turn(),
             Arrival::Worker(worker, command) => {
                 self.work(worker, treadle_worker::Event::Command(command));
             }
@@ -301,11 +326,11 @@ impl Cluster {
                 self.report(worker, health);
                 self.kernel.schedule(HEARTBEAT, Arrival::Heartbeat(worker));
             }
-            Arrival::Batch(batch) => self.submit(&batch),
-            Arrival::Notice(task) => {
-                let number = self.numbers[&task];
+            Arrival::Notice(tasks) => {
                 self.charge_client(self.parameters.notice);
-                self.client.heard(number);
+                for task in tasks {
+                    self.client.heard(self.numbers[&task]);
+                }
                 if !self.client.is_awake {
                     self.look_after(self.parameters.look);
                 }
@@ -313,6 +338,7 @@ impl Cluster {
             Arrival::Look => self.look(),
             Arrival::Tick => {
                 self.hear(Event::Tick);
+                self.send();
                 self.kernel.schedule(treadle_scheduler::TICK, Arrival::Tick);
             }
         }
@@ -331,6 +357,26 @@ impl Cluster {
         self.client.free = self.cores.work(begins, time);
     }
 
+    fn turn_when_free(&mut self) {
+        let at = self.free.max(self.kernel.now());
+        self.kernel.schedule_at(at, Arrival::Turn);
+    }
+
+    /// The scheduler takes all that has come since it had time last, and then sends what follows.
+    fn turn(&mut self) {
+        if self.free > self.kernel.now() {
+            return self.turn_when_free();
+        }
+        self.charge(self.parameters.turn);
+        for message in std::mem::take(&mut self.inbox) {
+            match message {
+                Message::Event(event) => self.hear(*event),
+                Message::Batch(batch) => self.submit(&batch),
+            }
+        }
+        self.send();
+    }
+
     fn hear(&mut self, event: Event) {
         let mut effects = Effects::default();
         let now = self.free.max(self.kernel.now());
@@ -338,18 +384,28 @@ impl Cluster {
         let handled = self.scheduler.handle(event, now, &mut effects);
         self.charge(self.cost.of(cpu_time() - begun));
         handled.expect("the events are those of a real cluster");
-        let arrives = self.free + self.parameters.latency;
         for effect in effects.0 {
             match effect {
-                Effect::Command { worker, command } => {
-                    let arrival = Arrival::Worker(worker.0 as usize, command);
-                    self.kernel.schedule_at(arrives, arrival);
-                }
-                Effect::Notify { task, .. } => {
-                    self.kernel.schedule_at(arrives, Arrival::Notice(task));
-                }
+                Effect::Command { worker, command } => self.outbox.commands.push((worker, command)),
+                Effect::Notify { task, .. } => self.outbox.finished.push(task),
                 _ => {}
             }
+        }
+    }
+
+    /// The scheduler sends each connection what there is for it, in one piece.
+    fn send(&mut self) {
+        let Outbox { commands, finished } = std::mem::take(&mut self.outbox);
+        let to: BTreeSet<WorkerId> = commands.iter().map(|(worker, _)| *worker).collect();
+        let connections = to.len() + usize::from(!finished.is_empty());
+        self.charge(self.parameters.write * connections as u32);
+        let arrives = self.free.max(self.kernel.now()) + self.parameters.latency;
+        for (worker, command) in commands {
+            let arrival = Arrival::Worker(worker.0 as usize, command);
+            self.kernel.schedule_at(arrives, arrival);
+        }
+        if !finished.is_empty() {
+            self.kernel.schedule_at(arrives, Arrival::Notice(finished));
         }
     }
 
@@ -361,9 +417,10 @@ impl Cluster {
         for effect in effects.0 {
             match effect {
                 treadle_worker::Effect::Run(run) => {
-                    let begins = self.cores.work(now, self.parameters.worker);
+                    let work = self.about(self.parameters.worker);
+                    let begins = self.cores.work(now, work);
                     let (time, _) = self.amounts(run.object);
-                    let ends = begins + time + self.parameters.over;
+                    let ends = begins + time + self.about(self.parameters.over);
                     self.kernel
                         .schedule_at(ends, Arrival::Done(worker, run.object));
                 }
@@ -385,11 +442,18 @@ impl Cluster {
         }
     }
 
+    /// A time with this mean, as those of independent delays are: with an exponential distribution. Tasks
+    /// that begin together end together only if nothing varies.
+    fn about(&mut self, mean: Duration) -> Duration {
+        let uniform = (self.kernel.random.below(1 << 32) as f64 + 0.5) / 2_f64.powi(32);
+        mean.mul_f64(-uniform.ln())
+    }
+
     fn report(&mut self, worker: usize, report: Report) {
         let worker = WorkerId(worker as u32);
-        let event = Event::Report { worker, report };
+        let report = Message::Event(Box::new(Event::Report { worker, report }));
         self.kernel
-            .schedule(self.parameters.latency, Arrival::Server(event));
+            .schedule(self.parameters.latency, Arrival::Server(report));
     }
 
     /// The client makes the next tasks of what it calls at once, if there are any left.
@@ -397,7 +461,8 @@ impl Cluster {
         if let Some((batch, each)) = self.client.next_batch(&self.parameters) {
             self.charge_client(each);
             let sent = self.client.free + self.parameters.latency;
-            self.kernel.schedule_at(sent, Arrival::Batch(batch));
+            self.kernel
+                .schedule_at(sent, Arrival::Server(Message::Batch(batch)));
             if self.client.is_making() {
                 self.make_batch();
             }
@@ -414,7 +479,6 @@ impl Cluster {
             self.numbers.insert(task, number);
         }
         let submission = self.client.submission(batch, &self.tasks);
-        self.charge(self.parameters.turn);
         self.hear(Event::Submit(submission));
     }
 
@@ -433,7 +497,8 @@ impl Cluster {
         if let Some(batch) = self.client.sum() {
             self.charge_client(self.parameters.submit);
             let sent = self.client.free + self.parameters.latency;
-            self.kernel.schedule_at(sent, Arrival::Batch(batch));
+            self.kernel
+                .schedule_at(sent, Arrival::Server(Message::Batch(batch)));
             self.look_after(Duration::ZERO);
         }
     }

@@ -108,6 +108,8 @@ pub struct Summary {
     pub fetched: u64,
     /// Fetches that failed.
     pub unfetched: u64,
+    /// Values for which there was no room where they came.
+    pub no_room: u64,
     /// Runs of tasks that asked to run elsewhere.
     pub given_back: u64,
     /// Values that could not be sent.

@@ -18,6 +18,7 @@ fn every_future_ends_as_it_should_and_nothing_is_left_behind() {
         (sum.lost, 1_000),
         (sum.fetched, 5_000),
         (sum.unfetched, 200),
+        (sum.no_room, 20),
         (sum.retracted, 200),
         (sum.interrupted, 200),
         (sum.gathered, 10_000),

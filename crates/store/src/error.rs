@@ -88,6 +88,17 @@ pub enum StoreError {
     },
 }
 
+impl StoreError {
+    /// Whether an object that cannot be read for this reason is lost: it can never be read again.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        matches!(
+            self,
+            Self::Unknown { .. } | Self::Disk(_) | Self::Corrupt { .. }
+        )
+    }
+}
+
 /// An object that was not stored, given back.
 #[derive(Debug, thiserror::Error)]
 #[error("{id} ({needed} bytes, with {managed} of {limit} bytes in use) was not stored: {error}")]

@@ -181,8 +181,8 @@ impl Ledger {
         self.totals.managed > self.target.min(self.limit.saturating_sub(largest))
     }
 
-    /// A new object with one reference, or a new content for one that is there, whose references
-    /// stay.
+    /// A new object, or a new content for one that is there. It is kept until it is
+    /// [removed](Self::remove), which is one reference however often it is put; those of others stay.
     ///
     /// # Errors
     /// [`Full`]; nothing has changed.
@@ -202,7 +202,8 @@ impl Ledger {
         let mut references = 1;
         let mut gone = None;
         if let Some(old) = old {
-            references = self.entries[&old].references;
+            let entry = &self.entries[&old];
+            references = entry.references + u64::from(!entry.kept);
             if self.update(old, |entry| entry.orphan = true) {
                 gone = Some(old);
             }
@@ -240,13 +241,34 @@ impl Ledger {
         Ok(())
     }
 
-    /// One reference less. With the last one the object is gone; the answer is its content, if
-    /// nobody reads or writes that.
+    /// One reference less of those that were [added](Self::retain). With the last one of all the
+    /// object is gone; the answer is its content, if nobody reads or writes that.
     ///
     /// # Errors
-    /// [`Unknown`].
+    /// [`Unknown`], also where none was added.
     pub fn release(&mut self, id: StoredId) -> Result<Option<Key>, Unknown> {
         let key = self.key(id).ok_or(Unknown)?;
+        let entry = &self.entries[&key];
+        if entry.references == u64::from(entry.kept) {
+            return Err(Unknown);
+        }
+        Ok(self.lessen(id, key))
+    }
+
+    /// Whoever put the object does not keep it any more: as [`release`](Self::release).
+    ///
+    /// # Errors
+    /// [`Unknown`], also where only others have it.
+    pub fn remove(&mut self, id: StoredId) -> Result<Option<Key>, Unknown> {
+        let key = self.key(id).ok_or(Unknown)?;
+        if !self.entries[&key].kept {
+            return Err(Unknown);
+        }
+        self.update(key, |entry| entry.kept = false);
+        Ok(self.lessen(id, key))
+    }
+
+    fn lessen(&mut self, id: StoredId, key: Key) -> Option<Key> {
         let mut freed = false;
         let gone = self.update(key, |entry| {
             entry.references -= 1;
@@ -256,7 +278,7 @@ impl Ledger {
         if freed {
             self.current.remove(&id);
         }
-        Ok(gone.then_some(key))
+        gone.then_some(key)
     }
 
     /// The content of an object.

@@ -3,9 +3,9 @@
 //!
 //! # The model
 //!
-//! An object has an id and a number of *references* ([`Store::retain`], [`Store::release`]): at
-//! zero it is gone, with its file. Its value is there in one or more *forms*, all of the same
-//! value:
+//! An object has an id and a number of *references*: one from [`Store::put`] to [`Store::remove`],
+//! and others ([`Store::retain`], [`Store::release`]). At zero it is gone, with its file. Its value is
+//! there in one or more *forms*, all of the same value:
 //!
 //! | form | what it is | counted as |
 //! | --- | --- | --- |

@@ -13,7 +13,7 @@ use treadle_memory::{Consumer, Pool, Usage};
 use treadle_volume::{Disk, File, LocalDisk, VolumeError};
 
 use crate::file::{FormatError, decode};
-use crate::ledger::{Access, Cost};
+use crate::ledger::{Access, Cost, Key, Ledger, Unknown};
 use crate::state::{Contents, Inner, State, cost_of_frames};
 use crate::{
     Form, Frames, ObjectInfo, Options, Pinned, PutError, Stats, StoreError, StoredId, spill,
@@ -57,8 +57,9 @@ impl Store {
         })
     }
 
-    /// Stores an object, with one reference; or overwrites the one that has this id, whose
-    /// references stay. Waits for room in memory until `timeout` is over.
+    /// Stores an object, or overwrites the one that has this id. It is there until it is
+    /// [removed](Self::remove), however often it was put, and until those that
+    /// [retain](Self::retain) it have released it. Waits for room in memory until `timeout` is over.
     ///
     /// # Errors
     /// [`PutError`] with the object: [`StoreError::NoMemory`]; or, if memory cannot be freed since
@@ -211,15 +212,32 @@ impl Store {
         self.inner.lock().ledger.retain(id).map_err(unknown)
     }
 
-    /// One reference less. With the last one the object and its file go, or with its last
-    /// [`Pinned`] if that is later.
+    /// One reference less of those that [`retain`](Self::retain) added. With the last one of all the
+    /// object and its file go, or with its last [`Pinned`] if that is later.
     ///
     /// # Errors
-    /// [`StoreError::Unknown`].
+    /// [`StoreError::Unknown`], also where none was added.
     pub fn release(&self, id: StoredId) -> Result<(), StoreError> {
+        self.lessen(id, Ledger::release)
+    }
+
+    /// Ends what [`put`](Self::put) began: the object goes once nobody retains it, as with
+    /// [`release`](Self::release).
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`], also where only others have it.
+    pub fn remove(&self, id: StoredId) -> Result<(), StoreError> {
+        self.lessen(id, Ledger::remove)
+    }
+
+    fn lessen(
+        &self,
+        id: StoredId,
+        lessen: fn(&mut Ledger, StoredId) -> Result<Option<Key>, Unknown>,
+    ) -> Result<(), StoreError> {
         let unknown = |_| StoreError::Unknown { id };
         let mut state = self.inner.lock();
-        let gone = state.ledger.release(id).map_err(unknown)?;
+        let gone = lessen(&mut state.ledger, id).map_err(unknown)?;
         let left = gone.map(|key| state.take(key));
         self.inner.unlock(state);
         drop(left);

@@ -125,7 +125,7 @@ fn with_a_full_disk_what_is_on_disk_leaves_memory_still() {
     thread::scope(|scope| {
         let putting = scope.spawn(|| f.put(4, 1000));
         eventually("it waits", || f.store.stats().waiting == 1);
-        f.store.release(id(3)).unwrap();
+        f.store.remove(id(3)).unwrap();
         putting.join().unwrap();
     });
     f.check();
@@ -165,7 +165,7 @@ fn every_reader_of_a_bad_file_gets_an_error() {
             .map(|_| scope.spawn(|| f.store.get(id(1)).is_err()))
             .collect();
         eventually("all ask", || f.store.info(id(1)).unwrap().pins == 3);
-        f.store.release(id(1)).unwrap();
+        f.store.remove(id(1)).unwrap();
         f.disk.hold_reads(false);
         for reader in readers {
             assert!(reader.join().unwrap());
@@ -216,7 +216,7 @@ fn a_flipped_bit_is_found_and_named() {
         assert_eq!(*frame, None);
     }
     // The object can be freed, and computed again.
-    f.store.release(id(1)).unwrap();
+    f.store.remove(id(1)).unwrap();
     f.put(1, 500);
     holds(&f.store, 1, 500);
     f.settle();
@@ -245,7 +245,7 @@ fn a_quota_of_files_is_kept_and_named() {
     );
     let said = store.stats().disk_error.unwrap();
     assert!(said.contains("the quota of 1000 bytes"), "{said}");
-    store.release(id(1)).unwrap();
+    store.remove(id(1)).unwrap();
     put(3, LONG).unwrap();
     holds(&store, 2, 800);
     holds(&store, 3, 800);
@@ -286,8 +286,8 @@ fn a_file_system_that_is_really_full() {
         holds(&store, object, LENGTH);
     }
     // Freed objects free the disk: two can be written, and the last cannot again.
-    store.release(id(1)).unwrap();
-    store.release(id(2)).unwrap();
+    store.remove(id(1)).unwrap();
+    store.remove(id(2)).unwrap();
     put(5, LONG).unwrap();
     eventually("it works again", || store.stats().written.count == 4);
     holds(&store, 5, LENGTH);

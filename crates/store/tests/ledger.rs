@@ -13,6 +13,7 @@ enum Op {
     Put(u64, Cost),
     Retain(u64),
     Release(u64),
+    Remove(u64),
     Pin(u64),
     /// The index is among the pins that are held.
     Unpin(usize),
@@ -40,6 +41,7 @@ struct Content {
     key: Key,
     id: StoredId,
     references: u64,
+    kept: bool,
     pins: u64,
     live: Option<u64>,
     frames: Option<u64>,
@@ -136,7 +138,7 @@ impl Model {
         let mut gone = None;
         if let Some(old) = self.named(id) {
             old.named = false;
-            references = old.references;
+            references = old.references + u64::from(!old.kept);
             let old = old.key;
             gone = self.collect(old).then_some(old);
         }
@@ -146,6 +148,7 @@ impl Model {
             key,
             id: StoredId(id),
             references,
+            kept: true,
             pins: 0,
             live: None,
             frames: None,
@@ -171,10 +174,22 @@ impl Model {
 
     fn release(&mut self, id: u64) -> Result<Option<Key>, Unknown> {
         let content = self.named(id).ok_or(Unknown)?;
+        if content.references == u64::from(content.kept) {
+            return Err(Unknown);
+        }
         content.references -= 1;
         content.named = content.references > 0;
         let key = content.key;
         Ok(self.collect(key).then_some(key))
+    }
+
+    fn remove(&mut self, id: u64) -> Result<Option<Key>, Unknown> {
+        let content = self
+            .named(id)
+            .filter(|content| content.kept)
+            .ok_or(Unknown)?;
+        content.kept = false;
+        self.release(id)
     }
 
     fn access(&mut self, key: Key) -> Access {
@@ -339,6 +354,9 @@ fn step(ledger: &mut Ledger, model: &mut Model, op: Op) -> Result<(), TestCaseEr
         Op::Release(id) => {
             prop_assert_eq!(ledger.release(StoredId(id)), model.release(id));
         }
+        Op::Remove(id) => {
+            prop_assert_eq!(ledger.remove(StoredId(id)), model.remove(id));
+        }
         Op::Pin(id) => {
             let expected = model.named(id).map(|c| {
                 c.pins += 1;
@@ -458,6 +476,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (id.clone(), cost()).prop_map(|(id, cost)| Op::Put(id, cost)),
         1 => id.clone().prop_map(Op::Retain),
         2 => id.clone().prop_map(Op::Release),
+        2 => id.clone().prop_map(Op::Remove),
         4 => id.clone().prop_map(Op::Pin),
         4 => index.clone().prop_map(Op::Unpin),
         5 => index.clone().prop_map(Op::Access),

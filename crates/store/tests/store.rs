@@ -31,6 +31,7 @@ fn an_unknown_object_is_an_error_that_names_it() {
     assert!(error.to_string().contains("object 404"), "{error}");
     assert!(f.store.retain(id(404)).is_err());
     assert!(f.store.release(id(404)).is_err());
+    assert!(f.store.remove(id(404)).is_err());
     assert!(f.store.info(id(404)).is_none());
 }
 
@@ -118,7 +119,7 @@ fn put_waits_until_somebody_releases() {
     thread::scope(|scope| {
         let putting = scope.spawn(|| f.put(2, 600));
         eventually("it waits", || f.store.stats().waiting == 1);
-        f.store.release(id(1)).unwrap();
+        f.store.remove(id(1)).unwrap();
         assert_eq!(f.store.stats().waiting, 1, "the memory is in use still");
         drop(pinned);
         putting.join().unwrap();
@@ -197,9 +198,10 @@ fn the_last_reference_takes_object_and_file() {
     f.settle();
     f.store.retain(id(1)).unwrap();
     f.store.release(id(1)).unwrap();
+    assert!(f.store.release(id(1)).is_err(), "what was put is removed");
     assert_eq!(f.store.info(id(1)).unwrap().references, 1);
     assert_eq!(f.files().len(), 1);
-    f.store.release(id(1)).unwrap();
+    f.store.remove(id(1)).unwrap();
     assert!(f.store.info(id(1)).is_none());
     assert!(f.files().is_empty());
     assert_eq!(f.store.stats().objects.count, 0);
@@ -218,6 +220,22 @@ fn overwriting_keeps_references() {
     f.check();
 }
 
+/// It is put again while somebody retains what was there before.
+#[test]
+fn what_is_put_again_is_kept_again() {
+    let f = Fixture::new(1000, 1000);
+    f.put(1, 10);
+    f.store.retain(id(1)).unwrap();
+    f.store.remove(id(1)).unwrap();
+    assert!(f.store.remove(id(1)).is_err(), "it is another's now");
+    f.put(1, 20);
+    f.store.release(id(1)).unwrap();
+    assert_eq!(f.store.info(id(1)).unwrap().references, 1);
+    f.store.remove(id(1)).unwrap();
+    assert!(f.store.info(id(1)).is_none());
+    f.check();
+}
+
 #[test]
 fn freed_and_overwritten_objects_last_as_long_as_their_pins() {
     let f = Fixture::new(0, 10_000);
@@ -226,7 +244,7 @@ fn freed_and_overwritten_objects_last_as_long_as_their_pins() {
     let mut first = f.store.get(id(1)).unwrap();
     f.put(1, 300);
     let second = f.store.get(id(1)).unwrap();
-    f.store.release(id(1)).unwrap();
+    f.store.remove(id(1)).unwrap();
     assert!(f.store.get(id(1)).is_err());
     assert_eq!(first.frames().unwrap().parts(), [bytes(1, 1000)]);
     f.check();
@@ -270,7 +288,7 @@ fn an_object_freed_while_it_is_written_leaves_no_file() {
     f.disk.hold_writes(true);
     f.put(1, 1000);
     eventually("it is written", || f.disk.held() == 1);
-    f.store.release(id(1)).unwrap();
+    f.store.remove(id(1)).unwrap();
     assert!(f.store.info(id(1)).is_none());
     f.disk.hold_writes(false);
     eventually("it is gone", || f.store.stats().objects.count == 0);
@@ -494,7 +512,7 @@ fn many_threads_find_every_value() {
                     }
                     f.check();
                     if round % 3 == 0 {
-                        f.store.release(id(object)).unwrap();
+                        f.store.remove(id(object)).unwrap();
                     }
                 }
             });
@@ -507,7 +525,7 @@ fn many_threads_find_every_value() {
     assert!(stats.read.count > 0 && stats.written.count > 0);
     for object in 0..THREADS * ROUNDS {
         if f.store.info(id(object)).is_some() {
-            f.store.release(id(object)).unwrap();
+            f.store.remove(id(object)).unwrap();
         }
     }
     eventually("nothing is left", || f.store.stats().objects.count == 0);

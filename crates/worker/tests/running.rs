@@ -152,6 +152,7 @@ fn a_task_whose_input_cannot_be_read_is_given_back_after_the_input() {
     assert_eq!(
         worker.ended(2, Outcome::Missing(object(1))),
         [
+            Effect::Drop(object(1)),
             report(Report::Gone(object(1))),
             unavailable(3, 1, &[]),
             unavailable(2, 1, &[]),

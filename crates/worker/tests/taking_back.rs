@@ -155,7 +155,11 @@ fn releasing_or_losing_a_value_gives_back_the_tasks_that_have_not_read_it() {
     );
     assert_eq!(
         worker.gone(2),
-        [report(Report::Gone(object(2))), unavailable(5, 2, &[])]
+        [
+            Effect::Drop(object(2)),
+            report(Report::Gone(object(2))),
+            unavailable(5, 2, &[])
+        ]
     );
     assert_eq!(worker.gone(2), []);
     assert_eq!(worker.gone(3), []);

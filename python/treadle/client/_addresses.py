@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from treadle import _scheduler_file
+from treadle._secret import kept
 from treadle._security import default_is_tls, of_prefix
 
 __all__ = ["Credentials", "complete", "forget", "has_tls", "known", "of_file", "remember"]
@@ -80,11 +81,11 @@ def of_file(path: str | os.PathLike[str]) -> tuple[str, Credentials]:
     Raises
     ------
     ValueError
-        The file is not (yet) one.
+        As :func:`treadle._scheduler_file.read` says.
     OSError
         Others may have written it, or can read what they should not.
     """
     found = _scheduler_file.read(path)
-    secret = None if found.secret_file is None else Path(found.secret_file)
+    secret = None if found.secret_file is None else kept(Path(found.secret_file))
     certificates = None if found.tls is None else of_prefix(found.tls)
     return found.address, Credentials(secret, certificates, cluster=found.cluster)

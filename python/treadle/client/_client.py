@@ -57,12 +57,12 @@ class Client(Viewing):
         ``scheduler_address``. Without one, a scheduler is started in this process.
     workers
         How many worker processes to start on this machine; without it (and without ``n_workers`` and
-        ``processes``) tasks run on threads of this process.
+        ``processes``) tasks run on threads of this process. ``n_workers`` means the same.
     threads_per_worker
         How many tasks a worker runs at once; by default the cores are shared out.
     memory_limit
-        Of each worker, for values: bytes, ``"4 GiB"``, a fraction of the memory there is,
-        ``"auto"`` or 0 for none.
+        Of each worker's process: bytes, ``"4 GiB"``, a fraction of the memory of the machine,
+        ``"auto"`` or 0 for none. Above 70 % of it, values are written to disk.
     shuffle_servers
         Where shuffles keep their rows: the address of ``treadle shuffle-master``, whose servers keep each
         row in two copies; or, without an address of a scheduler, how many servers to start. 0: at the workers.
@@ -144,7 +144,7 @@ class Client(Viewing):
             _observed.tell(self, connection, [key], [key], annotations)
         if "span" in annotations:
             func = in_span(func, annotations["span"])
-        options = _options.of_call(annotations, actor)
+        options = _options.of_call(annotations, actor, key)
         submit = partial(connection.submit_call, key, state, func, args, kwargs, options)
         self._submit([future], submit, args, kwargs)
         state.sent = True
@@ -286,7 +286,6 @@ class Client(Viewing):
         kwargs: Mapping[str, Any],
     ) -> list[Future]:
         connection = self._usable("send update-graph message")
-        options = _options.of_call(annotations, actor)
         keys = self._keys_of_calls(connection, func, iterables, key, pure and not actor, kwargs)
         futures: list[Future] = []
         # Those that are to be submitted: a key may occur twice.
@@ -321,6 +320,7 @@ class Client(Viewing):
             return futures
         if len(states) != len(fresh):
             keys = list(compress(keys, fresh))
+        parts = _options.of_calls(annotations, actor, keys)
         if _observed.is_told(self, annotations):
             wanted = [future.key for future in futures]
             _observed.tell(self, connection, wanted, keys, annotations)
@@ -331,7 +331,18 @@ class Client(Viewing):
             arguments: Any = zip(*iterables, strict=False)
             if len(states) != len(fresh):
                 arguments = compress(arguments, fresh)
-            return connection.submit_calls(keys, states, func, arguments, kwargs, options)
+            if len(parts) > 1:
+                arguments = list(arguments)
+            size = 0
+            # Those of an earlier attempt are there already.
+            while parts:
+                part, options = parts[0]
+                some = arguments[part] if isinstance(arguments, list) else arguments
+                told = keys[part], states[part], func, some, kwargs, options
+                # Nothing, before there is a connection.
+                size += connection.submit_calls(*told) or 0
+                del parts[0]
+            return size
 
         self._submit(futures, submit, iterables, kwargs)
         for state in states:

@@ -12,6 +12,8 @@ from dask.utils import parse_bytes
 from distributed.system import MEMORY_LIMIT
 from distributed.utils import format_dashboard_link
 
+from treadle._pages import resolved
+
 __all__ = ["dashboard_at", "http_address", "memory_limit_of", "warn_without_effect"]
 
 
@@ -47,12 +49,18 @@ def memory_limit_of(limit: Any, workers: int) -> int:
 
 
 def http_address(address: str | int | None) -> str | None:
-    """Return where the scheduler's pages are, as ``host:port``, on the loopback interface."""
+    """Return where the scheduler's pages are, as ``IP:PORT``, by default on the loopback interface.
+
+    Raises
+    ------
+    ValueError
+        The host has no address, or there is no such port.
+    """
     if address is None:
         return None
     text = str(address)
     host, _, port = text.rpartition(":")
-    return f"{host or '127.0.0.1'}:{port or 0}"
+    return resolved(f"{host or '127.0.0.1'}:{port or 0}")[0]
 
 
 def dashboard_at(http: str | None) -> str | None:

@@ -26,7 +26,7 @@ from treadle.client._distributed import (
     wait_for,
 )
 from treadle.client._future import Future
-from treadle.client._state import State
+from treadle.client._state import PENDING, State
 
 if TYPE_CHECKING:
     from treadle.client._client import Client
@@ -41,6 +41,15 @@ class _Turn:
 
     def __init__(self, future: Any) -> None:
         self.future = future
+
+
+class _NotGot(tuple[Any, ...]):
+    """Why the value of a finished future could not be got, as errors are among results.
+
+    A type of its own: the value of a task may be such a tuple, too.
+    """
+
+    __slots__ = ()
 
 
 class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
@@ -58,7 +67,8 @@ class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
     with_results
         Whether to get the values too: then each item is a pair of a future and its value.
     raise_errors
-        With ``with_results``: raise what a task raised, instead of yielding it.
+        With ``with_results``: raise what a task raised, or why its value cannot be got, instead of
+        yielding it.
     timeout
         Seconds after which the next item raises a ``TimeoutError``, counted from now.
     """
@@ -146,13 +156,18 @@ class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
         else:
             self._arrived(turn, (future, _result_of(state)))
 
-    def _has_value(self, turn: _Turn, values: dict[Any, Any], _errors: dict[Any, Any]) -> None:
+    def _has_value(self, turn: _Turn, values: dict[Any, Any], errors: dict[Any, Any]) -> None:
         future = turn.future
         if future.key in values:
             self._arrived(turn, (future, values[future.key]))
             return
         state = future._bound()[1]
-        if state.done() and state.status != "finished":
+        status = state.status
+        if status == "finished":
+            # To get it again would fail again: this may be what it raises when it is unpickled.
+            error = errors[future.key]
+            self._arrived(turn, (future, _NotGot(clean_exception(error, error.__traceback__))))
+        elif status not in PENDING:
             self._arrived(turn, (future, _result_of(state)))
         else:
             state.add_waker(partial(self._is_done, turn))
@@ -167,11 +182,14 @@ class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
 
     def _wake(self) -> None:
         """Tell who waits in event loops, and in other threads than the connection's."""
-        while waiters := self._waiters:
-            loop, waiter = waiters[0]
-            call_in(loop, partial(_end, waiter))
-            with suppress(ValueError):
-                waiters.remove((loop, waiter))
+        # Who waits no more takes itself out, in any thread.
+        waiters = self._waiters
+        with suppress(IndexError):
+            while True:
+                loop, waiter = waiters[0]
+                call_in(loop, partial(_end, waiter))
+                with suppress(ValueError):
+                    waiters.remove((loop, waiter))
         if self._foreign:
             with self.thread_condition:
                 self.thread_condition.notify_all()
@@ -215,7 +233,8 @@ class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
     def _checked(self, item: Any) -> Any:
         if self.with_results and self.raise_errors:
             future, result = item
-            if isinstance(future, FutureOfDistributed) and future.status == "error":
+            failed = isinstance(future, FutureOfDistributed) and future.status == "error"
+            if failed or type(result) is _NotGot:
                 _, exception, traceback = result
                 raise exception.with_traceback(traceback)
         return item
@@ -256,7 +275,12 @@ class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
                 if not self._waiting:
                     raise StopAsyncIteration
                 self._waiters.append((loop, waiter))
-            await waiter
+            try:
+                await waiter
+            finally:
+                # It may have been cancelled: nobody else would take it out before the next one comes.
+                with suppress(ValueError):
+                    self._waiters.remove((loop, waiter))
         return self._checked(taken[0])
 
     def next_batch(self, block: bool = True) -> list[Any]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import dask.config
 from dask.typing import no_default
 
-from treadle import _core, _trace
+from treadle import _core, _scheduler_file, _trace
 from treadle._compat.distributed import (
     SchedulerInfo,
     del_global_client,
@@ -27,7 +27,7 @@ from treadle._compat.distributed import (
 )
 from treadle._install import Installation, found_by_client, left_by_client
 from treadle._loop import off_loop
-from treadle._secret import stripped
+from treadle._secret import kept
 from treadle._security import named
 from treadle._settings import warn_of_unread
 from treadle.client import _addresses
@@ -138,7 +138,7 @@ class Connected(Waiting):
             address = dask.config.get("scheduler-address", None)
             if address:
                 _of_distributed.info("Config value `scheduler-address` found: %s", address)
-        own = _addresses.Credentials(stripped(secret), named(certificates), insecure)
+        own = _addresses.Credentials(kept(secret), named(certificates), insecure)
         role = "worker" if name == "worker" else "client"
         self._demands = Demands(address, scheduler_file, security, own, role)
         if isinstance(address, str):
@@ -217,14 +217,18 @@ class Connected(Waiting):
 
     async def _start(self, timeout: Any = no_default, **_kwargs: Any) -> Connected:
         self.status = "connecting"
-        self._asyncio_loop = loop = asyncio.get_running_loop()
+        self._asyncio_loop = asyncio.get_running_loop()
         timeout = parse_timedelta(self._timeout if timeout is no_default else timeout, "s")
         try:
             address, credentials = await self._find_scheduler(timeout)
             connection = await self._connect(address, credentials, timeout)
+            await self._begin(connection, timeout)
         except BaseException:
             await self._close(fast=True)
             raise
+        return self
+
+    async def _begin(self, connection: _core.Connection, timeout: float) -> None:
         early, self._connection = self._connection, connection
         self.rpc = Nodes(connection)
         self.scheduler = Scheduler(self, connection)
@@ -232,7 +236,7 @@ class Connected(Waiting):
         await off_loop(_trace.attach, self)
         if isinstance(early, Early):
             early.replay(connection)
-        loop.add_reader(connection.fileno(), connection.process)
+        asyncio.get_running_loop().add_reader(connection.fileno(), connection.process)
         for topic, handler in ClientOfDistributed._default_event_handlers.items():
             self.subscribe_topic(topic, handler)
         if isinstance(self.cluster, LocalCluster):
@@ -240,14 +244,13 @@ class Connected(Waiting):
         await self._update_scheduler_info()
         self._periodic_callbacks["scheduler-info"].start()
         await self.preloads.start()
-        return self
 
     async def _find_scheduler(self, timeout: float) -> tuple[str, _addresses.Credentials]:
         demands = self._demands
         known = _addresses.Credentials()
         if self.cluster is None and self.scheduler_file is None and self._start_arg is None:
             make = partial(
-                LocalCluster,
+                LocalCluster.for_client,
                 timeout=timeout,
                 security=None if demands.configured else demands.security,
                 secret=demands.given.secret,
@@ -304,26 +307,20 @@ class Connected(Waiting):
             pause = min(2 * pause, 0.5)
 
     async def _wait_for_local(self, cluster: LocalCluster, timeout: float) -> None:
-        """Wait until the workers of this machine have joined, and have all that they need."""
+        """Wait until the workers of this machine that are just being started have joined.
+
+        How many those are may change meanwhile, and what they do then is nothing to wait for: one may
+        be paused, or leave.
+        """
+        if self._start_arg is None:
+            await off_loop(cluster.wait_until_ready)
+            return
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout
-        joining = asyncio.ensure_future(self._wait_for_workers(cluster.present(), timeout))
-        try:
-            # One that has joined may still end for want of threads.
-            while not (joining.done() and cluster.is_ready()):
-                if joining.done():
-                    joining.result()
-                    if loop.time() > until:
-                        raise TimeoutError(f"the workers are not ready after {timeout} s")
-                    await asyncio.sleep(0.005)
-                else:
-                    await asyncio.wait([joining], timeout=0.1)
-                if reason := cluster.failed():
-                    await self._close(fast=True)
-                    raise RuntimeError(f"the workers cannot be started; {reason}")
-            joining.result()
-        finally:
-            joining.cancel()
+        while not cluster.is_ready():
+            if loop.time() > until:
+                raise TimeoutError(f"the workers are not ready after {timeout:g} s")
+            await asyncio.sleep(_PAUSE)
 
     async def _read_scheduler_file(self, timeout: float) -> tuple[str, _addresses.Credentials]:
         loop = asyncio.get_running_loop()
@@ -331,7 +328,7 @@ class Connected(Waiting):
         while True:
             try:
                 return _addresses.of_file(self.scheduler_file)
-            except (FileNotFoundError, ValueError):
+            except (FileNotFoundError, _scheduler_file.UnfinishedError):
                 # Its writer may not be there yet, or not be through.
                 if loop.time() > until:
                     raise
@@ -349,6 +346,8 @@ class Connected(Waiting):
     # Ending
 
     async def _close(self, fast: bool = False) -> None:
+        # What was asked for leaves in any case, as it does with distributed.
+        del fast
         while self._is_ending:
             # For another thread or task: whoever is first past it would stop the loop of both.
             await asyncio.sleep(_PAUSE)
@@ -356,11 +355,11 @@ class Connected(Waiting):
             return
         self._is_ending = True
         try:
-            await self._end(fast)
+            await self._end()
         finally:
             self._is_ending = False
 
-    async def _end(self, fast: bool) -> None:
+    async def _end(self) -> None:
         self.status = "closing"
         await self.preloads.teardown()
         for callback in self._periodic_callbacks.values():
@@ -385,7 +384,7 @@ class Connected(Waiting):
         if connection is not None:
             with suppress(ValueError, OSError, RuntimeError):
                 asyncio.get_running_loop().remove_reader(connection.fileno())
-            await off_loop(connection.close, 0.0 if fast else _GOODBYE)
+            await off_loop(connection.close, _GOODBYE)
         if self._start_arg is None and self.cluster is not None:
             await off_loop(self.cluster._end)
         host, self._host = self._host, None

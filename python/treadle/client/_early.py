@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +28,8 @@ else:
 class Early(_Base):
     """Takes the place of a connection until there is one, which then does what was asked of this.
 
-    ``client = Client(…, asynchronous=True)`` may be used before it is awaited.
+    ``client = Client(…, asynchronous=True)`` may be used before it is awaited. A coroutine that began
+    then goes on with this when there is a connection: from then on this does what the connection does.
 
     Parameters
     ----------
@@ -38,7 +41,16 @@ class Early(_Base):
 
     def __init__(self, address: str = "") -> None:
         self._address = address
-        self._calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        self._calls: deque[tuple[str, tuple[Any, ...], dict[str, Any]]] = deque()
+        self._connection: _core.Connection | None = None
+        self._is_over = False
+        # Whether there is a connection by now. Reentrant: a signal handler may ask something, too.
+        self._lock = threading.RLock()
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("_") and self._connection is not None:
+            return getattr(self._connection, name)
+        return super().__getattribute__(name)
 
     @property
     def address(self) -> str:
@@ -49,14 +61,25 @@ class Early(_Base):
         """Return how often a value was lost: never yet."""
         return 0
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
+    def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
             raise AttributeError(name)
 
-        def call(*args: Any, **kwargs: Any) -> None:
-            self._calls.append((name, args, kwargs))
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._do(name, args, kwargs)
 
         return call
+
+    def _do(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Have something done: later, or at once if there is a connection by now."""
+        with self._lock:
+            if self._connection is None and not self._is_over:
+                self._calls.append((name, args, kwargs))
+                return None
+        if self._connection is not None:
+            return getattr(self._connection, name)(*args, **kwargs)
+        _give_up(name, args)
+        return None
 
     def call_key(
         self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None
@@ -87,7 +110,7 @@ class Early(_Base):
         for key in keys:
             state = futures.pop(key, None)
             if state is not None:
-                self._calls.append(("release", ([key],), {}))
+                self._do("release", ([key],), {})
                 state.over = why
                 ended.append((state, why))
 
@@ -101,19 +124,30 @@ class Early(_Base):
 
     def close(self, _timeout: float = 0.0) -> None:
         """Forget everything, and tell those who wait for an answer."""
-        calls, self._calls = self._calls, []
+        with self._lock:
+            self._is_over = True
+            calls, self._calls = self._calls, deque()
         for name, args, _ in calls:
-            if name == "call":
-                _report(name, args, OSError("the client was closed before it was connected"))
+            _give_up(name, args)
 
     def replay(self, connection: _core.Connection) -> None:
-        """Have the connection do what was asked, in order."""
-        for name, args, kwargs in self._calls:
+        """Have the connection do what was asked, in order, and from now on all that is asked."""
+        while True:
+            with self._lock:
+                if not self._calls:
+                    self._connection = connection
+                    return
+                name, args, kwargs = self._calls.popleft()
             try:
                 getattr(connection, name)(*args, **kwargs)
             except Exception as error:
                 _report(name, args, error)
-        self._calls.clear()
+
+
+def _give_up(name: str, args: tuple[Any, ...]) -> None:
+    """Tell who waits for an answer that there will be no connection."""
+    if name == "call":
+        _report(name, args, OSError("the client was closed before it was connected"))
 
 
 def _report(name: str, args: tuple[Any, ...], error: Exception) -> None:

@@ -30,21 +30,22 @@ class Handlers:
     def on_call(self, id: int, node: str, operation: str, argument: Any) -> None:  # noqa: A002
         """Somebody asks something."""
         client = self._client()
-        if client is None or client._connection is None:
+        # Once: another thread may be closing the client.
+        connection = None if client is None else client._connection
+        if client is None or connection is None:
             return
         if operation == "observe":
             client._observed = argument["submissions"]
-            client._connection.answer(id, None)
-            return
+        served = operation in ("observe", "begun-anew", "event")
+        error = None if served else f"clients do not serve {operation!r}"
+        # Nobody waits for it when the connection is over.
+        with suppress(Exception):
+            connection.answer(id, None, error)
         if operation == "begun-anew":
-            client._connection.answer(id, None)
             self._begun_anew(client, _calls.unpack(argument, opening=True)["reason"])
             return
         if operation != "event":
-            client._connection.answer(id, None, error=f"clients do not serve {operation!r}")
             return
-        with suppress(Exception):
-            client._connection.answer(id, None)
         try:
             event = _calls.unpack(argument, opening=True)
         except Exception:

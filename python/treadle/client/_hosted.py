@@ -58,6 +58,8 @@ class Hosted(Connected):
         RuntimeError
             This client is not what :func:`treadle.attach` returned; or a value could not be given
             back, in which case it stays attached; or there is none any more, with ``keep``.
+        ValueError
+            The host has another task of one of these keys; it stays attached.
         """
         if self._is_detached and not keep:
             return self.close()
@@ -76,6 +78,8 @@ class Hosted(Connected):
         return kept
 
     async def _keep_values(self, host: Host) -> Mapping[Hashable, Any]:
+        # What was released is not wanted, and may be in the way there.
+        self._collect()
         with self._refcount_lock:
             # A future that is collected meanwhile takes its key out.
             states = self.futures.copy()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import logging
 import math
 import os
 import secrets
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -29,11 +28,12 @@ from treadle import _core
 from treadle._compat.distributed import SchedulerInfo, SpecCluster
 from treadle._loop import off_loop
 from treadle._names import name_of
-from treadle._secret import secret_file_in, stripped
-from treadle._security import Certificates, certificates_of, named, write_certificates
+from treadle._secret import kept
+from treadle._security import Certificates, named
 from treadle._settings import resources_of, scheduler_settings
 from treadle._unserved import UnservedError
 from treadle.client import _addresses
+from treadle.client._cluster_credentials import ClusterCredentials
 from treadle.client._cluster_options import (
     dashboard_at,
     http_address,
@@ -42,7 +42,8 @@ from treadle.client._cluster_options import (
 )
 from treadle.client._demands import security_of_cluster
 from treadle.client._inherited import inherited
-from treadle.client._scaling import SchedulerComm, identity
+from treadle.client._scaling import FAREWELL, Adaptive, Scaling
+from treadle.client._scheduler_comm import SchedulerComm, identity
 from treadle.shuffle._journal import Journal, path_of
 from treadle.sidecar import SupervisedSidecar
 from treadle.supervision import (
@@ -58,10 +59,11 @@ from treadle.worker._thread import ThreadWorker
 
 __all__ = ["LocalCluster"]
 
-logger = logging.getLogger("treadle.client")
+# Seconds for the workers of the beginning to join, at least.
+_START = 60.0
 
-# Seconds for all workers to end by themselves.
-_FAREWELL = 5.0
+# Seconds between two looks at workers that start.
+_PAUSE = 0.005
 
 # Seconds for whoever reads what workers printed.
 _LAST_WORDS = 0.5
@@ -93,8 +95,9 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         False: workers are threads of this process, however many there are. True without a number of
         workers: one process for each core.
     memory_limit
-        Of each worker, for values: bytes, ``"4 GiB"``, a fraction of the memory there is, ``"auto"``
-        or 0 for none.
+        Of each worker's process: bytes, ``"4 GiB"``, a fraction of the memory of the machine,
+        ``"auto"`` or 0 for none. Above 70 % of it, values are written to disk. With ``"auto"``, the
+        workers of the beginning get equal shares; those that :meth:`scale` adds get as much as these.
     resources
         Abstract resources of each worker, for ``resources=`` of tasks; by default those of
         ``distributed.worker.resources`` in Dask's configuration.
@@ -129,6 +132,17 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         How many shuffle servers to start: processes that keep the rows of shuffles, each row in two copies.
         Or the address of ``treadle shuffle-master``, whose servers do it. By default workers keep them.
     """
+
+    # Whether it waits at the beginning for its workers.
+    _waits = True
+
+    @classmethod
+    def for_client(cls, **options: Any) -> LocalCluster:
+        """Make one for a client that waits for its workers itself: it may trace how they join."""
+        cluster = cls.__new__(cls)
+        cluster._waits = False
+        cluster.__init__(**options)  # type: ignore[misc]
+        return cluster
 
     def __init__(
         self,
@@ -173,7 +187,6 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         limit = memory_limit_of(memory_limit, max(count, 1))
         checked = resources_of(resources)
         self._lock = threading.Lock()
-        self._scaling = threading.RLock()
         self._closed = False
         self._timeout = timeout
         # Not that of `SpecCluster`, which would start a loop, and all else in it.
@@ -183,6 +196,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         #: The workers by name, which is text here; numbers are found, too.
         self.workers: dict[str, Any] = _ByName()
         self._i = 0
+        self._scaling = Scaling(self)
         self._in_process = in_process
         self.new_spec = {
             "cls": ThreadWorker if in_process else WorkerProcess,
@@ -206,7 +220,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         begin = partial(
             self._begin,
             count,
-            secret=secret,
+            secret=kept(secret),
             certificates=certificates,
             insecure=insecure,
             listen=f"{host or '127.0.0.1'}:{scheduler_port}",
@@ -234,35 +248,64 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
     ) -> None:
         """Start the scheduler, then the workers."""
         try:
-            self._secret = secret_file_in(self.directory, stripped(secret))
-            self.secret_file = str(self._secret)
-            self._insecure = insecure
-            self._certificates = self._certificates_of(certificates)
+            self._credentials = ClusterCredentials(
+                self.directory, secret, certificates, self.security, insecure
+            )
+            self.secret_file = str(self._credentials.secret)
             self._server = _core.Server(
                 listen,
                 http=http,
                 settings=scheduler_settings(worker_timeout),
-                **self._credentials("scheduler"),
+                **self._credentials.of("scheduler"),
             )
             self._address = self._server.address
-            _addresses.remember(self.scheduler_address, **self._credentials("client"))
+            _addresses.remember(self.scheduler_address, **self._credentials.of("client"))
             path = path_of(None)
             journal = None if path is None else Journal(path, self._server.cluster)
-            credentials = self._credentials("scheduler")
-            self._sidecar = SupervisedSidecar(self._connect_sidecar, journal, credentials)
+            credentials = self._credentials.of("scheduler")
+            self._sidecar = SupervisedSidecar(
+                self._connect_sidecar, journal, credentials, self._server.wait
+            )
             if shuffle_servers:
                 self._start_shuffle_servers(shuffle_servers)
-            self._scale(count)
+            self._scaling.scale(count)
+            if self._waits:
+                self.wait_until_ready()
         except BaseException:
             self._end()
             raise
         self.status = Status.running
         _alive.add(self)
 
+    def wait_until_ready(self) -> None:
+        """Wait until the workers of the beginning have joined, and have all that they need.
+
+        Raises
+        ------
+        RuntimeError
+            One of them cannot be started.
+        TimeoutError
+            It takes too long.
+        """
+        timeout = max(self._timeout, _START)
+        until = time.monotonic() + timeout
+        while True:
+            ready = self.is_ready()
+            for name, worker in list(self.workers.items()):
+                if worker.given_up:
+                    raise RuntimeError(
+                        f"the workers cannot be started; worker {name}: {worker.given_up}"
+                    )
+            if ready:
+                return
+            if time.monotonic() > until:
+                raise TimeoutError(f"the workers are not ready after {timeout:g} s")
+            time.sleep(_PAUSE)
+
     def _start_shuffle_servers(self, count: int) -> None:
         from treadle.shuffle import Service
 
-        if self._certificates or self._secret != _core.user_secret_file():
+        if not self._credentials.are_the_users_own:
             raise ValueError(
                 f"shuffle_servers={count} starts servers with the user's own secret and without TLS: for "
                 "others, start `treadle shuffle-master` and `treadle shuffle-server` with the same secret "
@@ -271,36 +314,6 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         self._shuffle_service = Service(servers=count, local_directory=self.directory)
         self.shuffle_servers = self._shuffle_service.address
 
-    def _certificates_of(self, given: Certificates | None) -> dict[str, Certificates]:
-        """Return the certificates of each role; none where there is no TLS."""
-        if given is not None:
-            return dict.fromkeys(("scheduler", "worker", "client"), given)
-        certificates: dict[str, Certificates] = {}
-        if self.security is not None:
-            for role in ("scheduler", "worker", "client"):
-                if found := certificates_of(self.security, role):
-                    certificates[role] = found
-        return certificates
-
-    def _credentials(self, role: str) -> dict[str, Any]:
-        """Return what the connections of a role need."""
-        return {
-            "secret": self._secret,
-            "certificates": self._certificates.get(role),
-            "insecure": self._insecure,
-        }
-
-    def certificates_prefix(self, role: str) -> str | None:
-        """Return where the certificates of a role are, for ``--tls``; None: there is no TLS."""
-        certificates = self._certificates.get(role)
-        if certificates is None:
-            return None
-        directory = os.path.join(self.directory, f"tls-{role}")
-        with suppress(FileExistsError):
-            os.mkdir(directory, 0o700)
-            return write_certificates(directory, certificates)
-        return os.path.join(directory, "node")
-
     def _connect_sidecar(self, handlers: Any) -> Any:
         return _core.Connection(
             self.scheduler_address,
@@ -308,7 +321,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             handlers,
             role="sidecar",
             timeout=self._timeout,
-            **self._credentials("scheduler"),
+            **self._credentials.of("scheduler"),
         )
 
     def _thread_worker(
@@ -327,7 +340,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             memory_limit=limit,
             directory=self._directory_of(name),
             resources=resources,
-            **self._credentials("worker"),
+            **self._credentials.of("worker"),
         )
 
     def _process_worker(
@@ -350,8 +363,8 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             resources=resources,
             directory=directory,
             secret_file=self.secret_file,
-            tls=self.certificates_prefix("worker"),
-            insecure=self._insecure,
+            tls=self._credentials.prefix("worker"),
+            insecure=self._credentials.insecure,
         )
         return WorkerProcess(
             name, arguments, self._died, template, environment=inherited, directory=directory
@@ -369,8 +382,8 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         with suppress(OSError):
             self._tell("worker-exited", death.as_told())
 
-    def _tell(self, operation: str, argument: Any, node: str = "") -> Any:
-        """Ask the scheduler, or another node, and return its answer.
+    def _tell(self, operation: str, argument: Any, node: str = "", **limit: float | None) -> Any:
+        """Ask the scheduler, or another node, and return its answer; ``patience`` is for that.
 
         Raises
         ------
@@ -382,9 +395,10 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             operation,
             argument,
             node=node,
-            credentials=self._credentials("client"),
+            credentials=self._credentials.of("client"),
             name=self.name,
             timeout=self._timeout,
+            **limit,
         )
 
     @property
@@ -410,21 +424,10 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         """Whether somebody has closed it."""
         return self.status in (Status.closing, Status.closed)
 
-    def failed(self) -> str | None:
-        """Return why workers cannot be started, if they cannot."""
-        for name, worker in self.workers.items():
-            if isinstance(worker, WorkerProcess) and worker.given_up:
-                return f"worker {name}: {worker.given_up}"
-        return None
-
     def is_ready(self) -> bool:
-        """Return whether all worker processes have started whatever they need."""
-        processes = [w for w in self.workers.values() if isinstance(w, WorkerProcess)]
-        return all(process.announced or process.left for process in processes)
-
-    def present(self) -> int:
-        """Return how many workers there are to be: those that the cluster asked to leave are not."""
-        return sum(not worker.left for worker in list(self.workers.values()))
+        """Return whether no worker process is just being started."""
+        processes = [w for w in list(self.workers.values()) if isinstance(w, WorkerProcess)]
+        return all(process.announced or process.is_over for process in processes)
 
     # where it runs
 
@@ -466,7 +469,8 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
 
     async def _started(self) -> LocalCluster:
         if self._begun is not None:
-            await self._begun
+            # Who no longer waits does not end it: `close` waits for it, too.
+            await asyncio.shield(self._begun)
         return self
 
     @property
@@ -488,77 +492,21 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             if not limit:
                 raise ValueError("scale(memory=...): the workers have no memory_limit")
             n = max(n, math.ceil(parse_bytes(memory) / limit))
-        return self._do(self._scale, n)
+        return self._do(self._scaling.scale, n)
 
     scale_up = scale
-
-    def _scale(self, n: int) -> None:
-        with self._scaling:
-            if self._closed:
-                return
-            self._forget_those_that_left()
-            # A subclass may name them otherwise.
-            names = (str(self._new_worker_name(number)) for number in itertools.count())
-            free = (name for name in names if name not in self.workers)
-            if fresh := list(itertools.islice(free, max(0, n - len(self.workers)))):
-                self._start_workers(fresh)
-            if surplus := list(self.workers)[n:]:
-                self._retire(None, surplus)
-                self._drop(surplus)
 
     async def scale_down(self, workers: Any) -> None:
         """Retire workers, given by name; one that cannot leave stays.
 
         That is one with an actor, and the last one if there are values.
         """
-        await off_loop(self._scale_down, [str(name) for name in workers])
-
-    def _scale_down(self, names: list[str]) -> None:
-        with self._scaling:
-            if self._closed:
-                return
-            self._retire(None, names)
-            present = {str(worker["name"]) for worker in identity(self)["workers"].values()}
-            self._drop([name for name in names if name in self.workers and name not in present])
-
-    def _retire(self, addresses: Any, names: Any) -> dict[str, Any]:
-        """Have workers leave after their values have moved; returns what was known of them.
-
-        Instead of addresses there may be names. If there are values, one worker stays.
-        """
-        workers = identity(self)["workers"]
-        wanted = {str(one) for one in (*(addresses or ()), *(names or ()))}
-        chosen = [
-            address
-            for address, worker in workers.items()
-            if wanted & {address, str(worker["name"])}
-        ]
-        held = {address: worker["metrics"]["in_memory"] for address, worker in workers.items()}
-        if len(chosen) == len(workers) and any(held.values()):
-            chosen.remove(max(chosen, key=held.__getitem__))
-        if not chosen:
-            return {}
-        gone: dict[str, Any] = self._tell("retire_workers", {"workers": chosen})
-        return gone
-
-    def _drop(self, names: list[str]) -> None:
-        """End workers that are not wanted any more."""
-        dropped = [self.workers.pop(name) for name in names]
-        for worker in dropped:
-            worker.close()
-        for worker in dropped:
-            if isinstance(worker, WorkerProcess):
-                worker.join(_FAREWELL)
-
-    def _forget_those_that_left(self) -> None:
-        for name in [name for name, worker in self.workers.items() if worker.left]:
-            del self.workers[name]
+        await off_loop(self._scaling.scale_down, [str(name) for name in workers])
 
     @property
     def worker_spec(self) -> dict[str | int, Any]:
         """What is wanted, by name: ``cls`` and ``options`` of each worker."""
-        wanted = [name for name, worker in list(self.workers.items()) if not worker.left]
-        return {name_of(name): self.new_spec for name in wanted}
+        return {name_of(name): self.new_spec for name in self._scaling.staying()}
 
     @property
     def requested(self) -> set[Any]:
@@ -581,6 +529,8 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             if self._loop is None:
                 self._loop_runner.start()
                 self._loop = self._loop_runner.loop
+        if not args:
+            kwargs.setdefault("Adaptive", Adaptive)
         return super().adapt(*args, **kwargs)
 
     async def _correct_state(self) -> None:
@@ -613,12 +563,17 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         TimeoutError
             Not within so many seconds.
         """
-        return self._do(self._wait_for, n_workers, timeout)
-
-    def _wait_for(self, n_workers: int, timeout: float | None) -> None:
+        if self.asynchronous:
+            return asyncio.ensure_future(self._wait_in_loop(n_workers, timeout))
         with self._own_client() as client:
             # Its public method asks this one.
-            client.sync(client._wait_for_workers, n_workers, timeout)
+            return client.sync(client._wait_for_workers, n_workers, timeout)
+
+    async def _wait_in_loop(self, n_workers: int, timeout: float | None) -> None:
+        # Not in a thread: `scale` may need one meanwhile, and there are few.
+        await self
+        async with self._own_client(asynchronous=True) as client:
+            await client._wait_for_workers(n_workers, timeout)
 
     def get_logs(self, cluster: bool = True, scheduler: bool = True, workers: Any = True) -> Any:
         """Return the logs of the scheduler and of workers, by "Scheduler" and by address."""
@@ -649,10 +604,11 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
 
         return Client(self)
 
-    def _own_client(self) -> Any:
+    def _own_client(self, asynchronous: bool = False) -> Any:
         from treadle.client._client import Client
 
-        return Client(self, set_as_default=False)
+        # By the address: it does not wait for workers.
+        return Client(self.scheduler_address, set_as_default=False, asynchronous=asynchronous)
 
     def is_thread(self, name: str) -> bool:
         """Whether a worker is threads of this process, which cannot be started anew."""
@@ -668,14 +624,14 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
                 restarted = True
         return restarted
 
-    def close(self, timeout: float | None = _FAREWELL) -> Any:
+    def close(self, timeout: float | None = FAREWELL) -> Any:
         """End the workers, then the scheduler."""
         return self._do(self._end, timeout)
 
     async def _close(self) -> None:
         await self._do_there(self._end)
 
-    def _end(self, timeout: float | None = _FAREWELL) -> None:
+    def _end(self, timeout: float | None = FAREWELL) -> None:
         with self._lock:
             if self._closed:
                 return
@@ -684,13 +640,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         _alive.discard(self)
         if self._adaptive is not None:
             self._adaptive.stop(reason="cluster-closed")
-        # Workers that are just being started are ended, too.
-        scaling = self._scaling.acquire(timeout=_FAREWELL)
-        try:
-            self._end_workers(_FAREWELL if timeout is None else timeout)
-        finally:
-            if scaling:
-                self._scaling.release()
+        self._scaling.end(FAREWELL if timeout is None else timeout)
         wait_for_asides(_LAST_WORDS)
         if self._sidecar is not None:
             self._sidecar.close()
@@ -703,15 +653,6 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         self.status = Status.closed
         if self._loop is not None and not self.called_from_running_loop:
             self._loop_runner.stop()
-
-    def _end_workers(self, timeout: float) -> None:
-        workers = list(self.workers.values())
-        for worker in workers:
-            with suppress(Exception):
-                worker.close()
-        for worker in workers:
-            if isinstance(worker, WorkerProcess):
-                worker.join(timeout)
 
     def __del__(self) -> None:
         """Say nothing of one that is not closed: its processes end with this one."""

@@ -31,6 +31,8 @@ class Managing(Hosted):
         until = None if limit is None else loop.time() + limit
         pause = 0.002
         while True:
+            # Who has lost the scheduler would wait for ever.
+            self._usable("wait for workers")
             await self._update_scheduler_info(n_workers=-1)
             workers = self._scheduler_identity.get("workers", {})
             running = sum(worker.get("status") == "running" for worker in workers.values())
@@ -88,7 +90,7 @@ class Managing(Hosted):
         values["cluster"] = self._usable("ask for the cluster").cluster
         if isinstance(self.cluster, LocalCluster):
             values["secret_file"] = self.cluster.secret_file
-            if prefix := self.cluster.certificates_prefix("client"):
+            if prefix := self.cluster._credentials.prefix("client"):
                 values["tls"] = prefix
         _scheduler_file.write(scheduler_file, values)
         self.scheduler_file = scheduler_file
@@ -153,10 +155,14 @@ class Managing(Hosted):
             )
         elif not cluster.restart(list(workers.values())):
             return  # threads of this process
+        names = set(workers.values())
+        if cluster is not None:
+            # One that leaves does not come back.
+            names &= set(map(str, cluster.requested))
         pause = 0.002
         while wait:
             now = await self._workers()
-            if not workers.keys() & now.keys() and set(workers.values()) <= set(now.values()):
+            if not workers.keys() & now.keys() and names <= set(now.values()):
                 return
             if loop.time() > until:
                 raise _distributed.TimeoutError(

@@ -55,6 +55,10 @@ class Unchosen(str):
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        # Dask makes tokens of it: what the user has chosen is another expression.
+        return "'tasks, unchosen'"
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Elsewhere nobody chooses.
         return str, (str(self),)
@@ -140,10 +144,14 @@ def _why_not_served() -> str | None:
 
 
 def _are_frames(*exprs: Any) -> bool:
-    """Whether these are frames of pandas: rows of others cannot be shuffled."""
+    """Whether these are frames of pandas: rows of others cannot be shuffled.
+
+    By P2P, those of a class that is derived from one of pandas get the class of the meta. By tasks, they
+    keep their own, so these are left to tasks.
+    """
     import pandas as pd
 
-    return all(isinstance(expr._meta, pd.DataFrame) for expr in exprs)
+    return all(type(expr._meta) is pd.DataFrame for expr in exprs)
 
 
 def _change_shuffles(module: Any) -> None:
@@ -248,7 +256,11 @@ def _mend_filtered(merge: Any) -> None:
         if not self._filtered:
             return layer(self)
         graph = layer(_Whole(self))
-        outputs = [graph.pop((self._name, wanted)) for wanted in self._partitions]
+        wanted = [(self._name, number) for number in self._partitions]
+        # One may be wanted twice.
+        outputs = [graph[key] for key in wanted]
+        for key in set(wanted):
+            del graph[key]
         for place, task in enumerate(outputs):
             key = (self._name, place)
             graph[key] = task.substitute({}, key=key)

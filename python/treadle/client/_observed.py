@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import dask
 
-from treadle._ask import Calling
+from treadle._ask import Calling, notify
 from treadle.client import _options
 from treadle.client._distributed import ClientOfDistributed
 from treadle.client._scheduler import stream
@@ -63,7 +63,7 @@ def tell(
     resolved = _options.resolved(annotations, by_key or {}, keys)
     follow = "span" in resolved
     if follow:
-        connection.call("", "observe", {"steps": True}, _ignore)
+        notify(connection, "", "observe", {"steps": True})
     urgent = resolved.get("priority", {})
     message = {
         "client": client.id,
@@ -100,7 +100,3 @@ def _code() -> tuple[Any, ...]:
     found = ClientOfDistributed._get_computation_code(nframes=frames + _OURS)
     theirs = [code for code in found if not code.filename.startswith(_PACKAGE)]
     return tuple(theirs[-frames:])
-
-
-def _ignore(_result: Any, _error: Any) -> None:
-    pass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from numbers import Number
 from typing import Any, TypeAlias
 
@@ -16,6 +16,7 @@ __all__ = [
     "annotated",
     "of_annotations",
     "of_call",
+    "of_calls",
     "of_graph",
     "resolved",
     "warn_of_fifo_timeout",
@@ -86,8 +87,8 @@ def resolved(
     return found
 
 
-def of_call(annotations: Mapping[str, Any], actor: bool) -> Options | None:
-    """Return the options of calls, if they have any.
+def of_call(annotations: Mapping[str, Any], actor: bool, key: Hashable) -> Options | None:
+    """Return the options of a call, if it has any. An annotation may be a function of the key.
 
     Raises
     ------
@@ -98,10 +99,31 @@ def of_call(annotations: Mapping[str, Any], actor: bool) -> Options | None:
     """
     if not (annotations or actor):
         return None
-    options = of_annotations(annotations)
+    options = of_annotations(
+        {
+            name: value(key) if callable(value) else value
+            for name in _KNOWN
+            if (value := annotations.get(name)) is not None
+        }
+    )
     if actor:
         options["actor"] = True
     return options or None
+
+
+def of_calls(
+    annotations: Mapping[str, Any], actor: bool, keys: Sequence[Hashable]
+) -> list[tuple[slice, Options | None]]:
+    """Return which calls, one after the other, have which options.
+
+    It raises what :func:`of_call` does.
+    """
+    if not any(callable(annotations.get(name)) for name in _KNOWN):
+        return [(slice(0, len(keys)), of_call(annotations, actor, None))]
+    each = [of_call(annotations, actor, key) for key in keys]
+    starts = [i for i, options in enumerate(each) if i == 0 or options != each[i - 1]]
+    ends = [*starts[1:], len(each)]
+    return [(slice(start, end), each[start]) for start, end in zip(starts, ends, strict=True)]
 
 
 def of_annotations(annotations: Mapping[str, Any]) -> Options:

@@ -10,11 +10,12 @@ from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dask.utils import format_bytes, format_time, key_split
+from dask.utils import format_bytes, format_time
 from distributed.utils import is_kernel
 
 from treadle._ask import ask_now
 from treadle._compat.distributed import parse_timedelta
+from treadle._groups import prefix_of
 from treadle.client import _distributed
 from treadle.client._distributed import futures_of
 from treadle.client._state import State
@@ -26,6 +27,11 @@ __all__ = ["progress"]
 
 # Above so many futures only they are counted, and not the tasks that they depend on.
 _MOST = 1000
+# Seconds that the scheduler has to answer, and then until it is asked again.
+_ANSWER = 1.0
+_PAUSE = 2.0
+# Functions that have a row of their own.
+_ROWS = 50
 _WIDTH = 40
 _DONE = ("memory", "released", "failed", "forgotten")
 # The function of the tasks that wait for the rows of a shuffle.
@@ -67,10 +73,13 @@ class Counts:
         self._totals: dict[str, int] = {}
         self._ask = len(states) <= _MOST
         self._keys: list[Hashable] = [state.key for state in states]
+        # What the scheduler said last, and when to ask it again.
+        self._found: dict[str, dict[str, int]] = {}
+        self._next = 0.0
         self._failed: dict[str, int] = {}
         self._shuffles: dict[str, Moved] = {}
         for state in states:
-            name = key_split(state.key)
+            name = prefix_of(state.key)
             self._totals[name] = self._totals.get(name, 0) + 1
         self.began = time.monotonic()
 
@@ -94,10 +103,10 @@ class Counts:
         for state in self._pending:
             if state.status in ("pending", "lost"):
                 still.append(state)
-                name = key_split(state.key)
+                name = prefix_of(state.key)
                 waiting[name] = waiting.get(name, 0) + 1
-            elif state.status != "finished":
-                name = key_split(state.key)
+            elif state.status == "error":
+                name = prefix_of(state.key)
                 self._failed[name] = self._failed.get(name, 0) + 1
         self._pending = still
         if self._ask and still:
@@ -119,21 +128,32 @@ class Counts:
 
     def _ask_scheduler(self, waiting: dict[str, int]) -> None:
         connection = self._client._connection
-        if connection is None:
-            return
-        keys = {"keys": self._keys}
-        try:
-            found = ask_now(connection, "progress", keys, 1.0)
-            shuffles = ask_now(connection, "shuffles", keys, 1.0) if _BARRIER in found else ()
-        except Exception:
-            self._ask = False
-            return
-        self._see(shuffles)
-        for name, states in found.items():
+        if connection is not None and time.monotonic() >= self._next:
+            keys = {"keys": self._keys}
+            try:
+                found = ask_now(connection, "progress", keys, _ANSWER)
+                barrier = _BARRIER in found
+                shuffles = ask_now(connection, "shuffles", keys, _ANSWER) if barrier else ()
+            except Exception:
+                # It is busy: what it said last is shown meanwhile.
+                self._next = time.monotonic() + _PAUSE
+            else:
+                self._found = found
+                self._see(shuffles)
+        for name, states in self._found.items():
             total = sum(states.values())
             self._totals[name] = max(self._totals.get(name, 0), total)
             left = sum(count for state, count in states.items() if state not in _DONE)
             waiting[name] = max(left, waiting.get(name, 0)) if left else waiting.get(name, 0)
+
+
+def _shortened(rows: list[Row]) -> list[Row]:
+    """Return the first rows, and one for all others together."""
+    rest = rows[_ROWS:]
+    if not rest:
+        return rows
+    done, total, failed = (sum(column) for column in zip(*(row[1:] for row in rest), strict=True))
+    return [*rows[:_ROWS], Row(f"{len(rest)} more", done, total, failed)]
 
 
 def progress(
@@ -196,22 +216,34 @@ def _drawing(file: Any) -> Iterator[Any]:
         with _plain(file) as draw:
             yield draw
         return
-    count = TextColumn("{task.fields[count]}")
-    columns = (TextColumn("{task.description}"), BarColumn(), count, Elapsed())
+    # A key may look like markup, or like an emoji.
+    name = TextColumn("{task.description}", markup=False)
+    failed = TextColumn("{task.fields[failed]}", style="red", markup=False)
+    count = TextColumn("{task.fields[count]}", markup=False)
+    columns = (name, failed, BarColumn(), count, Elapsed())
     with Progress(*columns, console=console) as bars:
-        tasks: dict[str, Any] = {}
+        tasks: dict[int | str, Any] = {}
 
-        def show(name: str, done: int, total: int, count: str, text: str) -> None:
-            if name not in tasks:
-                tasks[name] = bars.add_task(name, total=total, count=count)
-            bars.update(tasks[name], completed=done, total=total, description=text, count=count)
+        def show(
+            place: int | str, name: str, done: int, total: int, count: str, failed: str = ""
+        ) -> None:
+            if place not in tasks:
+                tasks[place] = bars.add_task(name, total=total, count=count, failed=failed)
+            bars.update(
+                tasks[place],
+                completed=done,
+                total=total,
+                description=name,
+                count=count,
+                failed=failed,
+            )
 
         def draw_bars(rows: list[Row], moved: list[Moved], _elapsed: float) -> None:
-            for row in rows:
-                text = f"{row.name} [red]{row.failed} failed" if row.failed else row.name
-                show(row.name, row.done, row.total, f"{row.done}/{row.total}", text)
+            for place, row in enumerate(_shortened(rows)):
+                failed = f"{row.failed} failed" if row.failed else ""
+                show(place, row.name, row.done, row.total, f"{row.done}/{row.total}", failed)
             for one in moved:
-                show(one.name, one.bytes, one.expected, str(one), one.name)
+                show(one.name, one.name, one.bytes, one.expected, str(one))
 
         yield draw_bars
 
@@ -260,7 +292,7 @@ class NotebookProgress:
 
     def _repr_html_(self) -> str:
         rows = []
-        for row in self._counts.look():
+        for row in _shortened(self._counts.look()):
             failed = f" <span style='color:#c00'>{row.failed} failed</span>" if row.failed else ""
             rows.append(
                 f"<tr><td>{html.escape(row.name)}</td>"

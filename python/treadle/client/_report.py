@@ -12,6 +12,8 @@ from typing import Any
 
 from dask.utils import format_bytes, format_time, key_split
 
+from treadle._groups import prefix_of
+
 __all__ = ["page"]
 
 
@@ -45,7 +47,7 @@ def page(
     from treadle._compat.distributed import rectangles, task_stream_figure
 
     source, figure = task_stream_figure(sizing_mode="stretch_width", height=400)
-    source.data.update(rectangles(runs))
+    source.data.update(rectangles([_drawable(run) for run in runs]))
     script, stream = components(figure)
     body = [
         "<h1>Dask Performance Report</h1>",
@@ -55,7 +57,7 @@ def page(
         "<h2>Task stream</h2>",
         stream,
         "<h2>Functions</h2>",
-        _table("function", runs, lambda run: key_split(run["key"])),
+        _table("function", runs, lambda run: prefix_of(run["key"])),
         "<h2>Workers</h2>",
         _table("worker", runs, lambda run: run["worker"]),
         script,
@@ -66,6 +68,15 @@ def page(
     return (
         f"<!DOCTYPE html>\n<html><head>{head}</head><body>\n" + "\n".join(body) + "</body></html>"
     )
+
+
+def _drawable(run: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a run with a key that distributed can name: it cannot name ``()``."""
+    try:
+        key_split(run["key"])
+    except Exception:
+        return {**run, "key": str(run["key"])}
+    return run
 
 
 def _resources(resources: Any, mode: str | None) -> str:

@@ -1,67 +1,199 @@
-"""What distributed's ``Adaptive`` and cluster managers ask a scheduler."""
+"""How many workers a cluster has: by hand, and by load."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from treadle import _calls
+import distributed
+
 from treadle._loop import off_loop
-from treadle.client._scheduler import NATIVE, rename
-from treadle.supervision import RefusedError
+from treadle.client._scheduler_comm import identity
+from treadle.supervision import WorkerProcess
 
 if TYPE_CHECKING:
     from treadle.client._local import LocalCluster
 
-__all__ = ["SchedulerComm"]
+__all__ = ["FAREWELL", "Adaptive", "Scaling"]
+
+# Where distributed logs it.
+logger = logging.getLogger("distributed.deploy.adaptive")
+
+#: Seconds for all workers to end by themselves.
+FAREWELL = 5.0
+
+# Seconds between two looks at workers that leave.
+_PAUSE = 0.005
 
 
-class SchedulerComm:
-    """``Cluster.scheduler_comm``: an object whose attributes are calls to be awaited."""
+class Scaling:
+    """Starts the workers of a cluster, retires them, and forgets those that left.
+
+    One thread at a time does so. Nobody counts workers that another one is about to retire. The
+    cluster makes the workers.
+    """
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
+        self._lock = threading.RLock()
+        # No name is given twice: whoever asks for a worker to go means the one that had it.
+        self._numbers = itertools.count()
 
-    @property
-    def address(self) -> str:
-        """The scheduler's."""
-        return self._cluster.scheduler_address
+    def staying(self) -> dict[str, Any]:
+        """Return the workers that count: none that leaves, or could not be started."""
+        return {
+            name: worker
+            for name, worker in list(self._cluster.workers.items())
+            if not (worker.left or worker.leaving or worker.given_up)
+        }
 
-    def __getattr__(self, operation: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-        if operation.startswith("_"):
-            raise AttributeError(operation)
+    def scale(self, n: int) -> None:
+        """Start or retire workers until there are ``n``."""
+        cluster = self._cluster
+        with self._lock:
+            if cluster._closed:
+                return
+            self._forget_those_that_left()
+            # A subclass may name them otherwise.
+            names = (str(cluster._new_worker_name(number)) for number in self._numbers)
+            free = (name for name in names if name not in cluster.workers)
+            staying = list(self.staying())
+            if fresh := list(itertools.islice(free, max(0, n - len(staying)))):
+                cluster._start_workers(fresh)
+            if surplus := staying[n:]:
+                self._retire(None, surplus)
+                self._drop(surplus)
 
-        async def call(**kwargs: Any) -> Any:
-            return await off_loop(self.ask, operation, kwargs)
+    def scale_down(self, names: list[str]) -> None:
+        """Retire workers, given by name, and end those that the scheduler has let go."""
+        with self._lock:
+            if self._cluster._closed:
+                return
+            self._retire(None, names)
+            present = {str(worker["name"]) for worker in self._known().values()}
+            workers = self._cluster.workers
+            self._drop([name for name in names if name in workers and name not in present])
 
-        return call
+    def retire_unless(self, is_stopped: Callable[[], bool], names: list[str]) -> bool:
+        """Retire workers for who may be stopped meanwhile; returns whether it was not."""
+        with self._lock:
+            if self._cluster._closed or is_stopped():
+                return False
+            self._retire(None, names)
+            return True
 
-    def ask(self, operation: str, kwargs: dict[str, Any]) -> Any:
-        """Ask the scheduler, and wait for its answer."""
-        if operation in NATIVE:
-            return self._cluster._tell(operation, kwargs)
+    def retire_alone(self, addresses: Any, names: Any) -> dict[str, Any]:
+        """Retire workers while nobody scales: who does would count them."""
+        with self._lock:
+            return self._retire(addresses, names)
+
+    def end(self, timeout: float) -> None:
+        """End all workers, also those that are just being started.
+
+        Whoever starts or retires some is waited for, but not for ever.
+        """
+        is_alone = self._lock.acquire(timeout=FAREWELL)
         try:
-            answer = self._cluster._tell(operation, _calls.pack(kwargs), "sidecar")
-        except RefusedError as refused:
-            raise _calls.error_of(refused.error) from None
-        return None if answer is None else _calls.unpack_answer(answer)
+            workers = list(self._cluster.workers.values())
+            for worker in workers:
+                with suppress(Exception):
+                    worker.close()
+            for worker in workers:
+                if isinstance(worker, WorkerProcess):
+                    worker.join(timeout)
+        finally:
+            if is_alone:
+                self._lock.release()
 
-    async def retire_workers(
-        self, workers: Any = None, *, names: Any = None, **_: Any
-    ) -> dict[str, Any]:
-        """Have workers leave, after their values have moved; returns what was known of them."""
-        return await off_loop(self._cluster._retire, workers, names)
+    def _retire(self, addresses: Any, names: Any) -> dict[str, Any]:
+        """Have workers leave after their values have moved; returns what was known of them.
 
-    async def identity(self, n_workers: int = -1) -> dict[str, Any]:
-        """Return what the scheduler says about itself and its workers."""
-        return await off_loop(identity, self._cluster, n_workers)
+        Instead of addresses there may be names. If there are values, one worker stays.
+        """
+        workers = self._known()
+        wanted = {str(one) for one in (*(addresses or ()), *(names or ()))}
+        chosen = [
+            address
+            for address, worker in workers.items()
+            if wanted & {address, str(worker["name"])}
+        ]
+        held = {address: worker["metrics"]["in_memory"] for address, worker in workers.items()}
+        if len(chosen) == len(workers) and any(held.values()):
+            chosen.remove(max(chosen, key=held.__getitem__))
+        if not chosen:
+            return {}
+        # Their tasks end first, and then their values move, however long that takes.
+        asked = {"workers": chosen}
+        gone: dict[str, Any] = self._cluster._tell("retire_workers", asked, patience=None)
+        return gone
 
-    async def close_rpc(self) -> None:
-        """Do nothing: there is no connection."""
+    def _drop(self, names: list[str]) -> None:
+        """End workers that are not wanted any more."""
+        dropped = [self._cluster.workers.pop(name) for name in names]
+        for worker in dropped:
+            worker.close()
+        for worker in dropped:
+            if isinstance(worker, WorkerProcess):
+                worker.join(FAREWELL)
+
+    def _forget_those_that_left(self) -> None:
+        # One that was retired a moment ago, by a client or by `Adaptive`, has not ended yet.
+        until = time.monotonic() + FAREWELL
+        while self._is_leaving() and time.monotonic() < until:
+            time.sleep(_PAUSE)
+        workers = self._cluster.workers
+        for name, worker in list(workers.items()):
+            if worker.left or worker.given_up:
+                del workers[name]
+
+    def _is_leaving(self) -> bool:
+        """Return whether a worker has joined and is not with the scheduler, and has not ended.
+
+        One that is asked to leave, and still has tasks or values, is let go.
+        """
+        staying = self.staying()
+        if not staying:
+            return False
+        status = {str(worker["name"]): worker["status"] for worker in self._known().values()}
+        for name, worker in staying.items():
+            if status.get(name) == "closing_gracefully":
+                worker.let_go()
+        return any(
+            worker.announced for name, worker in self.staying().items() if name not in status
+        )
+
+    def _known(self) -> dict[str, Any]:
+        """Return the workers that the scheduler knows, by address."""
+        workers: dict[str, Any] = identity(self._cluster)["workers"]
+        return workers
 
 
-def identity(cluster: LocalCluster, n_workers: int = -1) -> dict[str, Any]:
-    """Return what a cluster's scheduler says about itself and its workers, as users know them."""
-    answer: dict[str, Any] = cluster._tell("identity", {"n_workers": n_workers})
-    rename(answer["workers"])
-    return answer
+class Adaptive(distributed.Adaptive):
+    """distributed's, which scales nothing any more once it is stopped.
+
+    Somebody may stop it, and then scale by hand, between what it decides and what it does.
+    """
+
+    cluster: Any
+
+    async def scale_up(self, n: Any) -> None:
+        """Start workers, until there are ``n``."""
+        if self.state != "stopped":
+            await super().scale_up(n)  # type: ignore[no-untyped-call]
+
+    async def scale_down(self, workers: Any) -> None:
+        """Retire workers, given by name."""
+        names = list(workers)
+        if not names:
+            return
+        logger.info("Retiring workers %s", names)
+        if await off_loop(self.cluster._scaling.retire_unless, self._is_stopped, names):
+            await self.cluster.scale_down(names)
+
+    def _is_stopped(self) -> bool:
+        return bool(self.state == "stopped")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dask.sizeof import sizeof
 
 from treadle import _calls, _core
-from treadle._ask import Calling, ask, called_back
+from treadle._ask import Calling, ask, called_back, notify
 from treadle._calls import error_of
 from treadle._compat.distributed import dumps
 from treadle._loop import off_loop
@@ -82,11 +82,7 @@ async def ask_python(connection: Calling, node: str, operation: str, kwargs: Any
 
 def stream(connection: Calling, operation: str, kwargs: Mapping[str, Any]) -> None:
     """Send the sidecar a message that nobody answers, after all that was sent before."""
-    connection.call("sidecar", f"stream:{operation}", _calls.pack(kwargs), _ignore)
-
-
-def _ignore(_result: Any, _error: Any) -> None:
-    pass
+    notify(connection, "sidecar", f"stream:{operation}", _calls.pack(kwargs))
 
 
 class Node:

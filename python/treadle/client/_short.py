@@ -40,4 +40,5 @@ class shortened:
                 kept.tb_next = current
                 kept = current
             current = current.tb_next
-        error.__traceback__ = traceback
+        # A class may forbid to set attributes.
+        BaseException.with_traceback(error, traceback)

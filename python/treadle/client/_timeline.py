@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from dask.utils import key_split
-from distributed.utils import key_split_group
-
 from treadle import _core
 from treadle._clocks import Clock, Sample
+from treadle._groups import group_of, prefix_of
 from treadle.client._tracing import Recording
+from treadle.shuffle._places import labelled
 
-__all__ = ["Timeline", "timeline"]
+__all__ = ["Timeline", "clients", "timeline"]
 
 # Stages of a task that are shorter than so many microseconds are not shown by themselves.
 _STAGE = 10.0
@@ -54,6 +53,18 @@ def timeline(recordings: list[Recording], origin: int, taken: set[int]) -> Timel
     return _Builder(recordings, origin, taken).build()
 
 
+def clients(recordings: Iterable[Recording], origin: int) -> list[Event]:
+    """Return what the clients of this process did, of all clusters: they share its rows."""
+    drawing = _Drawing(origin)
+    row = _Row(os.getpid(), Clock.same())
+    calls = (call for recording in recordings for call in recording.calls)
+    for name, thread, start, end, count in sorted(calls, key=lambda call: call[3]):
+        track = row.track(_CALLS, f"client, {thread}", start, end)
+        drawing._add(row, track, name, "client", start, end, count=count)
+    drawing._describe(row, f"client (process {os.getpid()})", 0)
+    return drawing.line.events
+
+
 class _Row:
     """A process in the trace."""
 
@@ -73,80 +84,12 @@ class _Row:
         return first + place
 
 
-class _Builder:
-    def __init__(self, recordings: list[Recording], origin: int, taken: set[int]) -> None:
-        self.recording = recordings[0]
+class _Drawing:
+    """Events in the rows of processes."""
+
+    def __init__(self, origin: int) -> None:
         self.origin = origin
-        self.taken = taken
-        self.recordings = recordings
         self.line = Timeline()
-        self.name = lru_cache(maxsize=10_000)(key_split)
-        self.group = lru_cache(maxsize=10_000)(key_split_group)
-        self.workers: dict[int, dict[str, Any]] = {}
-        parts: dict[int, tuple[int | None, bytes]] = {}
-        samples: list[Sample] = []
-        for recording in recordings:
-            parts |= recording.parts
-            self.workers |= recording.workers
-            samples += recording.samples
-        self.parts = [(parts[number][0], parts[number][1]) for number in sorted(parts)]
-        # From the scheduler's clock to ours.
-        self.ours = Clock.same() if self.recording.here else Clock(samples, turned=True)
-        self.keys: dict[int, Any] = {}
-        self.own: list[tuple[Any, ...]] = []
-        self.of_workers: dict[int, list[tuple[Any, ...]]] = {}
-        self.lost_at: dict[int, int] = {}
-        self.shuffles: dict[int, str] = {}
-        self.notes: list[str] = []
-
-    def build(self) -> Timeline:
-        self._decode()
-        end = self.origin
-        errors = {}
-        for worker in sorted(self.workers):
-            row, clock_error = self._worker(worker)
-            errors[self._label(worker)] = clock_error
-            end = max(end, row)
-        self._scheduler()
-        for recording in self.recordings:
-            self._client(recording)
-        self.line.about = self._about(errors)
-        return self.line
-
-    def _decode(self) -> None:
-        for worker, content in self.parts:
-            try:
-                part = _core.decode_value(content)
-            except Exception as error:  # a key whose class cannot be imported here
-                self.notes.append(f"some events cannot be read here: {error!r}")
-                continue
-            if worker is None:
-                self.own += part
-            else:
-                self.of_workers.setdefault(worker, []).append(part)
-        for event in self.own:
-            if event[0] == "lost":
-                self.lost_at[event[2]] = event[1]
-            elif event[0] == "shuffle":
-                self.shuffles[event[2]] = event[3]
-        for parts in self.of_workers.values():
-            for _, running, _, events in parts:
-                self.keys |= {event[2]: event[3] for event in events if event[0] == "task"}
-                self.keys |= {object_: key for _, object_, key, _ in running}
-
-    # The cluster's processes
-
-    def _label(self, worker: int) -> str:
-        known = self.workers.get(worker)
-        return str(known["about"]["name"]) if known else f"#{worker}"
-
-    def _number(self, pid: int | None) -> int:
-        """Return a number for a process: its own, unless another one of the trace has that."""
-        number = pid or 1
-        while number in self.taken:
-            number += 1
-        self.taken.add(number)
-        return number
 
     def _time(self, row: _Row, time: float) -> float:
         """Return microseconds from the trace's start."""
@@ -191,6 +134,79 @@ class _Builder:
         for track, label in sorted(row.tracks.items()):
             self.line.events.append(meta("thread_name", track, name=label))
             self.line.events.append(meta("thread_sort_index", track, sort_index=track))
+
+
+class _Builder(_Drawing):
+    def __init__(self, recordings: list[Recording], origin: int, taken: set[int]) -> None:
+        super().__init__(origin)
+        self.recording = recordings[0]
+        self.taken = taken
+        self.recordings = recordings
+        self.name = lru_cache(maxsize=10_000)(prefix_of)
+        self.group = lru_cache(maxsize=10_000)(group_of)
+        self.workers: dict[int, dict[str, Any]] = {}
+        parts: dict[int, tuple[int | None, bytes]] = {}
+        samples: list[Sample] = []
+        for recording in recordings:
+            parts |= recording.parts
+            self.workers |= recording.workers
+            samples += recording.samples
+        self.parts = [(parts[number][0], parts[number][1]) for number in sorted(parts)]
+        # From the scheduler's clock to ours.
+        self.ours = Clock.same() if self.recording.here else Clock(samples, turned=True)
+        self.keys: dict[int, Any] = {}
+        self.own: list[tuple[Any, ...]] = []
+        self.of_workers: dict[int, list[tuple[Any, ...]]] = {}
+        self.lost_at: dict[int, int] = {}
+        self.shuffles: dict[int, str] = {}
+        self.notes: list[str] = []
+
+    def build(self) -> Timeline:
+        self._decode()
+        end = self.origin
+        errors = {}
+        for worker in sorted(self.workers):
+            row, clock_error = self._worker(worker)
+            errors[self._label(worker)] = clock_error
+            end = max(end, row)
+        self._scheduler()
+        self.line.about = self._about(errors)
+        return self.line
+
+    def _decode(self) -> None:
+        for worker, content in self.parts:
+            try:
+                part = _core.decode_value(content)
+            except Exception as error:  # a key whose class cannot be imported here
+                self.notes.append(f"some events cannot be read here: {error!r}")
+                continue
+            if worker is None:
+                self.own += part
+            else:
+                self.of_workers.setdefault(worker, []).append(part)
+        for event in self.own:
+            if event[0] == "lost":
+                self.lost_at[event[2]] = event[1]
+            elif event[0] == "shuffle":
+                self.shuffles[event[2]] = event[3]
+        for parts in self.of_workers.values():
+            for _, running, _, events in parts:
+                self.keys |= {event[2]: event[3] for event in events if event[0] == "task"}
+                self.keys |= {object_: key for _, object_, key, _ in running}
+
+    # The cluster's processes
+
+    def _label(self, worker: int) -> str:
+        known = self.workers.get(worker)
+        return str(known["about"]["name"]) if known else f"#{worker}"
+
+    def _number(self, pid: int | None) -> int:
+        """Return a number for a process: its own, unless another one of the trace has that."""
+        number = pid or 1
+        while number in self.taken:
+            number += 1
+        self.taken.add(number)
+        return number
 
     # Workers
 
@@ -281,14 +297,21 @@ class _Builder:
         )
 
     def _rows(self, row: _Row, event: tuple[Any, ...]) -> None:
-        _, what, began, ended, nbytes, number = event
+        _, what, began, ended, nbytes, shuffle = event
         track = row.track(_ROWS, "rows of shuffles", began, ended)
         args = {
-            "shuffle": self.shuffles.get(number, f"number {number}"),
+            "shuffle": self._shuffle(shuffle),
             "bytes": nbytes,
             "MB/s": round(nbytes * 1e3 / max(ended - began, 1), 1),
         }
         self._add(row, track, what, "shuffle", began, ended, **args)
+
+    def _shuffle(self, shuffle: int | str) -> str:
+        """Return the name of a shuffle: of its number, or of what servers call it."""
+        if isinstance(shuffle, str):
+            known = labelled(shuffle)
+            return known[0] if known else shuffle
+        return self.shuffles.get(shuffle, f"number {shuffle}")
 
     def _key(self, object_: int) -> str:
         return str(self.keys.get(object_, f"object {object_:x}"))
@@ -395,14 +418,7 @@ class _Builder:
             }
         )
 
-    # Clients
-
-    def _client(self, recording: Recording) -> None:
-        row = _Row(os.getpid(), Clock.same())
-        for name, thread, start, end, count in recording.calls:
-            track = row.track(_CALLS, f"client, {thread}", start, end)
-            self._add(row, track, name, "client", start, end, count=count)
-        self._describe(row, f"client (process {os.getpid()})", 0)
+    # The recording
 
     def _about(self, errors: dict[str, float]) -> dict[str, Any]:
         """Return what is to be known of the recording itself."""

@@ -6,10 +6,11 @@ import itertools
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from treadle._ask import ask_now
+from treadle._ask import ask_now, notify
 from treadle._clocks import Sample
 from treadle.client._local import cluster_at
 
@@ -90,6 +91,11 @@ class ClusterTrace:
             self._measure()
         except Exception as error:
             self._note(f"the cluster is not traced: {error}")
+            if self._since is None:
+                self._stop()
+        except BaseException:
+            self._stop()
+            raise
         client._recorders = (*client._recorders, self._spans)
 
     def _note(self, text: str) -> None:
@@ -97,6 +103,11 @@ class ClusterTrace:
 
     def _ask(self, timeout: float = _ANSWER, **argument: Any) -> Any:
         return ask_now(self._connection, "trace", argument, timeout)
+
+    def _stop(self) -> None:
+        """Have the scheduler keep events no more: it does so once it takes calls again."""
+        with suppress(Exception):  # the connection may be over
+            notify(self._connection, "", "trace", {"stop": self._number})
 
     def _measure(self) -> None:
         for _ in range(_MEASUREMENTS):
@@ -115,9 +126,10 @@ class ClusterTrace:
         try:
             self._measure()
             self._fetch(self._ask(mark=True)["mark"])
-            self._ask(stop=self._number)
         except Exception as error:
             self._note(f"what happened last is missing: {error}")
+        finally:
+            self._stop()
         return recording
 
     def _fetch(self, mark: int) -> None:

@@ -6,7 +6,7 @@ the rows of its shuffles.
 """
 
 from treadle.hosting._accelerate import accelerate, decelerate
-from treadle.hosting._attach import attach
+from treadle.hosting._attach import attach, detach
 from treadle.hosting._collections import adopt, give_back
 from treadle.hosting._host import Host, Place
 from treadle.hosting._ray import attach_ray, from_ray, to_ray
@@ -19,6 +19,7 @@ __all__ = [
     "attach",
     "attach_ray",
     "decelerate",
+    "detach",
     "from_ray",
     "give_back",
     "to_ray",

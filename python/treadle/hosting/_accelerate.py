@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import distributed
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from treadle.hosting._attach import check_options
+from treadle._security import Certificates
+from treadle.hosting._attach import check_client, check_options, run
 from treadle.hosting._dask import DaskHost, HostedScheduler, HostedWorker
 from treadle.hosting._host import Place
 
@@ -79,31 +79,19 @@ class ShufflingHost(DaskHost):
     """A Dask cluster that keeps its tasks."""
 
     name = NAME
+    missing = "{} is not accelerated"
 
-    def scheduler_plugin(self, secret: bytes) -> HostedScheduler:
-        return ShufflingScheduler(secret)
+    def scheduler_plugin(self, secret: bytes, certificates: Certificates | None) -> HostedScheduler:
+        return ShufflingScheduler(secret, certificates)
 
     def worker_plugin(self, place: Place) -> WorkerPlugin:
-        return ShufflingWorker(place.address, place.secret, *self._options)
+        return ShufflingWorker(place, *self._options)
 
     async def _stop(self, client: Any) -> None:
         if self._token is not None:
             # No run that needs Treadle's workers begins while they end.
             await client.run_on_scheduler(_leave_shuffles, self._token)
         await super()._stop(client)
-
-    async def undo(self) -> None:
-        """End what any client has started.
-
-        Raises
-        ------
-        RuntimeError
-            Nobody has.
-        """
-        if not await self._ask(_is_accelerated):
-            raise RuntimeError(f"{self} is not accelerated")
-        self._token, self._has_workers = "", True
-        await self.stop()
 
 
 def accelerate(dask_client: distributed.Client, *, memory_fraction: float = 0.8) -> Any:
@@ -142,10 +130,10 @@ def accelerate(dask_client: distributed.Client, *, memory_fraction: float = 0.8)
     >>> df.merge(other, on="name", shuffle_method="p2p").compute()  # doctest: +SKIP
     >>> treadle.decelerate(client)  # doctest: +SKIP
     """
-    _check(dask_client, "accelerate")
+    check_client(dask_client, "accelerate")
     check_options(None, memory_fraction)
     host = ShufflingHost(dask_client, 1, memory_fraction, processes=False)
-    return _run(dask_client, lambda: _start(host))
+    return run(dask_client, lambda: _start(host))
 
 
 def decelerate(dask_client: distributed.Client) -> Any:
@@ -163,35 +151,15 @@ def decelerate(dask_client: distributed.Client) -> Any:
     RuntimeError
         The cluster is not accelerated.
     """
-    _check(dask_client, "decelerate")
-    return _run(dask_client, ShufflingHost(dask_client, 1, 1.0, processes=False).undo)
+    check_client(dask_client, "decelerate")
+    return run(dask_client, ShufflingHost(dask_client, 1, 1.0, processes=False).undo)
 
 
 async def _start(host: ShufflingHost) -> None:
     await host.start()
 
 
-def _check(client: Any, what: str) -> None:
-    from treadle.client import Client
-
-    if isinstance(client, Client) or not isinstance(client, distributed.Client):
-        raise TypeError(f"treadle.{what} takes a distributed.Client, not {type(client).__name__}")
-
-
-def _run(client: Any, function: Callable[[], Coroutine[Any, Any, None]]) -> Any:
-    return function() if client.asynchronous else client.sync(function)
-
-
-async def _is_accelerated(client: Any) -> bool:
-    found: bool = await client.run_on_scheduler(_has_plugin)
-    return found
-
-
 # What runs in Dask's scheduler.
-
-
-def _has_plugin(dask_scheduler: Any) -> bool:
-    return NAME in dask_scheduler.plugins
 
 
 def _leave_shuffles(token: str, dask_scheduler: Any) -> None:

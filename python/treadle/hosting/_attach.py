@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import distributed
@@ -12,7 +13,7 @@ from treadle.hosting._host import Host, Place
 if TYPE_CHECKING:
     from treadle.client import Client
 
-__all__ = ["attach", "check_options", "connect"]
+__all__ = ["attach", "check_client", "check_options", "connect", "detach", "run"]
 
 
 def attach(
@@ -30,8 +31,8 @@ def attach(
     memory. Closing the returned client, or ``client.detach()``, ends Treadle there and leaves the
     Dask cluster as it was.
 
-    The workers' threads, memory, directory, resources, names and certificates are those of Dask's
-    workers.
+    The workers' threads, memory, directory, resources and names are those of Dask's workers. Where
+    the Dask cluster has TLS, Treadle's connections have TLS, with certificates of their own.
 
     Parameters
     ----------
@@ -62,12 +63,7 @@ def attach(
     >>> client = treadle.attach(distributed.Client("tcp://scheduler:8786"))  # doctest: +SKIP
     >>> client.detach()  # doctest: +SKIP
     """
-    from treadle.client import Client
-
-    if isinstance(dask_client, Client) or not isinstance(dask_client, distributed.Client):
-        raise TypeError(
-            f"treadle.attach takes a distributed.Client, not {type(dask_client).__name__}"
-        )
+    check_client(dask_client, "attach")
     check_options(nthreads, memory_fraction)
     host = DaskHost(dask_client, nthreads, memory_fraction, processes)
     if dask_client.asynchronous:
@@ -81,6 +77,48 @@ def attach(
         raise
     client._host = host
     return client
+
+
+def detach(dask_client: distributed.Client) -> Any:
+    """End what :func:`attach` has started, from any client of the cluster.
+
+    ``client.detach()`` of the attached client does the same, and can keep its values. This is for a
+    cluster whose attached client is gone, because its process was killed. If it is there still, its
+    connection ends.
+
+    Parameters
+    ----------
+    dask_client
+        Any client of the cluster. With an asynchronous one, what is returned has to be awaited.
+
+    Raises
+    ------
+    TypeError
+        ``dask_client`` is not a client of Dask.
+    RuntimeError
+        Treadle is not attached to the cluster.
+    """
+    check_client(dask_client, "detach")
+    return run(dask_client, DaskHost(dask_client, 1, 1.0, processes=False).undo)
+
+
+def check_client(client: Any, what: str) -> None:
+    """Refuse what is no client of Dask.
+
+    Raises
+    ------
+    TypeError
+        It is not.
+    """
+    from treadle.client import Client
+
+    if isinstance(client, Client) or not isinstance(client, distributed.Client):
+        raise TypeError(f"treadle.{what} takes a distributed.Client, not {type(client).__name__}")
+
+
+def run(client: distributed.Client, function: Callable[[], Coroutine[Any, Any, None]]) -> Any:
+    """Wait for a coroutine in the client's event loop, or return it if the client is asynchronous."""
+    return function() if client.asynchronous else client.sync(function)
 
 
 def check_options(nthreads: int | None, memory_fraction: float) -> None:

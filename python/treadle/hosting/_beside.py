@@ -6,6 +6,7 @@ In one process the value itself passes. Otherwise Dask's own connections carry i
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -15,6 +16,7 @@ import distributed
 
 from treadle._compat.distributed import ConnectionPool, Serialize, gather_from_workers
 from treadle._loop import off_loop
+from treadle._security import of_prefix
 
 __all__ = ["enter", "give", "leave", "take"]
 
@@ -155,8 +157,10 @@ async def _with_own_connections(
 ) -> Any:
     security = distributed.Security()
     if scheduler.startswith("tls://"):
-        # Treadle's worker has the certificates of Dask's.
-        own = here._connection["certificates"]
+        from treadle.hosting._worker_parts import directory_of_host
+
+        beside = os.path.dirname(here._connection["certificates"]["ca"])
+        own = of_prefix(os.path.join(directory_of_host(beside), "node"))
         security = distributed.Security(
             require_encryption=True,
             tls_ca_file=own["ca"],

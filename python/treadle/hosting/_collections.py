@@ -38,7 +38,7 @@ def adopt(collection: _T, client: Client | None = None) -> _T:
     TypeError
         It is no collection.
     ValueError
-        It is not persisted, or parts of it still run.
+        It is not persisted, or parts of it still run, or ``client`` has another value of a key.
     RuntimeError
         Parts of it failed or are lost; or the client is not attached to anything.
     """
@@ -49,8 +49,9 @@ def adopt(collection: _T, client: Client | None = None) -> _T:
 def give_back(collection: _T, client: Client | None = None) -> _T:
     """Return a persisted collection of Treadle's client as one of the host's client.
 
-    The values go from Treadle's workers to the host's. What the host has already stays there. The
-    result needs Treadle no more.
+    The values go from Treadle's workers to the host's. What was adopted from the host and is still
+    there stays there; any other key that the host has is refused with a ``ValueError``, since its
+    value may be another one. The result needs Treadle no more.
 
     Parameters and errors are those of :func:`adopt`.
     """

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import inspect
 import ipaddress
+import itertools
 import pickle
 import secrets
+import sys
 import textwrap
+import weakref
 from collections.abc import Callable, Collection, Hashable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -23,7 +27,7 @@ from treadle._compat.distributed import dumps
 from treadle._core import __version__
 from treadle._loop import off_loop
 from treadle._secret import new_secret
-from treadle._security import certificates_of
+from treadle._security import Certificates, certificates_of, temporary
 from treadle.hosting._fit import SCHEDULER, check_hosts, check_installed
 from treadle.hosting._host import Host, Place
 from treadle.hosting._making import made
@@ -50,12 +54,14 @@ class HostedScheduler(SchedulerPlugin):
 
     #: What is said of a cluster that has one already: with what to do.
     taken = (
-        "Treadle is attached to {} already: detach it first (client.detach()), or connect a further "
-        "treadle.Client to the address of the attached one"
+        "Treadle is attached to {} already: detach it first (client.detach(), or "
+        "treadle.detach(dask_client) where that client is gone), or connect a further treadle.Client to "
+        "the address of the attached one"
     )
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: bytes, certificates: Certificates | None) -> None:
         self._secret = secret
+        self._certificates = certificates
         #: Tells it from one that another client starts.
         self.token = secrets.token_hex(8)
         self._part: Any = None
@@ -79,7 +85,8 @@ class HostedScheduler(SchedulerPlugin):
             raise RuntimeError(self.taken.format(f"the Dask cluster at {scheduler.address}"))
         starting[self.name] = self
         try:
-            make = partial(SchedulerPart, secret=self._secret, **links_of(scheduler, "scheduler"))
+            links = links_of(scheduler, self._certificates)
+            make = partial(SchedulerPart, secret=self._secret, **links)
             part = await made(make, lambda: not self._is_closed and _runs(scheduler))
             if part is None:
                 raise RuntimeError(
@@ -90,6 +97,10 @@ class HostedScheduler(SchedulerPlugin):
         self._part = part
         self.address = part.address
         self._scheduler = scheduler
+        # Numbers of tasks of Dask, by their ids. A reference takes out what is forgotten: the id may be
+        # another task's later.
+        self._numbers: dict[int, tuple[Any, int]] = {}
+        self._count = itertools.count()
         self._enter()
 
     def _enter(self) -> None:
@@ -117,6 +128,21 @@ class HostedScheduler(SchedulerPlugin):
             self.leave()
             await off_loop(part.close)
 
+    def numbers(self, keys: Collection[Hashable]) -> dict[Hashable, int]:
+        """Return a number of Dask's task of each key, which no other task has: the next one of the
+        same key has another. Tasks that have no value, and get none, are left out."""
+        found = {}
+        for key in keys:
+            task = self._scheduler.tasks.get(key)
+            if task is None or task.state == "released":
+                continue
+            own = id(task)
+            if own not in self._numbers:
+                forget = partial(_forget, self._numbers, own)
+                self._numbers[own] = weakref.ref(task, forget), next(self._count)
+            found[key] = self._numbers[own][1]
+        return found
+
     # What adaptive scaling asks
 
     async def _adaptive_target(self, target_duration: Any = None) -> int:
@@ -142,23 +168,37 @@ class HostedScheduler(SchedulerPlugin):
     async def _retire_workers(self, **kwargs: Any) -> Any:
         """Retire workers when their values of Treadle are elsewhere."""
         states = self._scheduler.workers
+        if kwargs.get("names") is None and kwargs.get("workers") is None:
+            # Dask would choose by what was asked before.
+            given = ("names", "workers", "close_workers", "remove", "stimulus_id")
+            rest = {name: value for name, value in kwargs.items() if name not in given}
+            chosen = await self._workers_to_close(**rest)
+            kwargs = {name: kwargs[name] for name in given if name in kwargs} | {"workers": chosen}
         named = {str(name) for name in kwargs.get("names") or ()}
         addresses = set(kwargs.get("workers") or ())
         asked = {one: str(state.name) for one, state in states.items()}
         asked = {one: name for one, name in asked.items() if one in addresses or name in named}
         if asked:
             # Dask's worker takes its own time when it ends.
-            with suppress(OSError, TimeoutError):
+            # Before Python 3.11 a time limit raises a class of its own.
+            with suppress(OSError, TimeoutError, concurrent.futures.TimeoutError):
                 await self._ask("retire", set(asked.values()))
-        gone = await self._handlers["retire_workers"](**kwargs)
-        if stay := [one for one in asked if one in states and one not in gone]:
-            # Dask has declined: their values are nowhere else.
-            run = {"op": "run", "function": dumps(_rejoin), "wait": True}
-            await self._scheduler.broadcast(msg=run, workers=stay, on_error="ignore")
+        gone: Any = ()
+        try:
+            gone = await self._handlers["retire_workers"](**kwargs)
+        finally:
+            if stay := [one for one in asked if one in states and one not in gone]:
+                # Dask has declined: their values are nowhere else.
+                run = {"op": "run", "function": dumps(_rejoin), "wait": True}
+                await self._scheduler.broadcast(msg=run, workers=stay, on_error="ignore")
         return gone
 
     async def _ask(self, what: str, *args: Any) -> Any:
         return await off_loop(partial(getattr(self._part, what), *args, timeout=_RETIRING))
+
+
+def _forget(numbers: dict[int, Any], own: int, _: Any) -> None:
+    numbers.pop(own, None)
 
 
 def _runs(scheduler: Any) -> bool:
@@ -178,15 +218,15 @@ class HostedWorker(WorkerPlugin):
 
     def __init__(
         self,
-        scheduler: str,
-        secret: bytes,
+        place: Place,
         nthreads: int | None,
         memory_fraction: float,
         processes: bool,
     ) -> None:
-        self._arguments = scheduler, secret, nthreads, memory_fraction, processes
-        self._scheduler = scheduler
-        self._secret = secret
+        self._arguments = place, nthreads, memory_fraction, processes
+        self._scheduler = place.address
+        self._secret = place.secret
+        self._certificates = place.certificates
         self._nthreads = nthreads
         self._memory_fraction = memory_fraction
         self._processes = processes
@@ -197,10 +237,11 @@ class HostedWorker(WorkerPlugin):
         made = pickle.dumps(partial(type(self), *self._arguments))
         # As text: the bytes of a function are not the same in another version of Python.
         source = textwrap.dedent(inspect.getsource(made_where_it_fits))
-        call = "exec(source, names) or names['made_where_it_fits'](made, version)"
+        call = "exec(source, names) or names['made_where_it_fits'](made, version, python)"
         names: dict[str, Any] = {
             "made": made,
             "version": __version__,
+            "python": list(sys.version_info[:2]),
             "source": source,
             "names": {},
         }
@@ -209,8 +250,13 @@ class HostedWorker(WorkerPlugin):
     async def setup(self, worker: Any) -> None:
         from treadle.hosting import _beside, _worker_parts
 
+        part: Callable[..., Any] = _worker_parts.WorkerPart
+        if self._processes:
+            # It has connections to Dask, too.
+            own = certificates_of(worker.security, "worker") if _has_tls(worker) else None
+            part = partial(_worker_parts.ProcessPart, certificates_of_host=own)
         make = partial(
-            _worker_parts.ProcessPart if self._processes else _worker_parts.WorkerPart,
+            part,
             self._scheduler,
             directory=worker.local_directory,
             secret=self._secret,
@@ -218,7 +264,7 @@ class HostedWorker(WorkerPlugin):
             nthreads=self._nthreads or worker.state.nthreads,
             memory_limit=int((worker.memory_manager.memory_limit or 0) * self._memory_fraction),
             resources=dict(worker.state.total_resources),
-            **links_of(worker, "worker"),
+            **links_of(worker, self._certificates),
         )
         try:
             if self._processes and worker.address.startswith("inproc://"):
@@ -255,6 +301,8 @@ class DaskHost(Host):
 
     #: The name of both plugins.
     name = NAME
+    #: What is said of a cluster that has none.
+    missing = "Treadle is not attached to {}"
 
     def __init__(
         self,
@@ -269,6 +317,8 @@ class DaskHost(Host):
         self._has_workers = False
         # Of the plugin of the scheduler, if there is one; "": of whoever has started it.
         self._token: str | None = None
+        # What both engines have, by key: the state of our future, and the number of Dask's task.
+        self._same: dict[Hashable, tuple[Any, int]] = {}
 
     def __str__(self) -> str:
         return f"the Dask cluster at {self._address}"
@@ -292,26 +342,26 @@ class DaskHost(Host):
 
     async def start_scheduler(self) -> Place:
         await self._ask(self._check)
-        secret = new_secret()
-        plugin = self.scheduler_plugin(secret)
+        secret, certificates = new_secret(), None
+        if self._address.startswith("tls://"):
+            # Dask's own need not have the name that Treadle asks for.
+            certificates = certificates_of(await off_loop(temporary))
+        plugin = self.scheduler_plugin(secret, certificates)
         self._token = plugin.token
         address = await self._ask(_start_scheduler, plugin)
-        certificates = None
-        if self._address.startswith("tls://"):
-            certificates = certificates_of(self._client.security, "client")
         return Place(address, secret, certificates, certificates is None)
 
     async def start_workers(self, place: Place) -> None:
         self._has_workers = True
         await self._ask(_register, self.worker_plugin(place))
 
-    def scheduler_plugin(self, secret: bytes) -> HostedScheduler:
+    def scheduler_plugin(self, secret: bytes, certificates: Certificates | None) -> HostedScheduler:
         """Return what starts Treadle's scheduler."""
-        return HostedScheduler(secret)
+        return HostedScheduler(secret, certificates)
 
     def worker_plugin(self, place: Place) -> WorkerPlugin:
         """Return what starts a worker of Treadle."""
-        return HostedWorker(place.address, place.secret, *self._options)
+        return HostedWorker(place, *self._options)
 
     async def _check(self, client: Any) -> None:
         """Refuse a cluster that has an attachment, or processes that do not fit."""
@@ -336,15 +386,31 @@ class DaskHost(Host):
             ) as client:
                 await self._stop(client)
 
+    async def undo(self) -> None:
+        """End what any client has started.
+
+        Raises
+        ------
+        RuntimeError
+            Nobody has.
+        """
+        if not await self._ask(_is_there, self.name):
+            raise RuntimeError(self.missing.format(self))
+        self._token, self._has_workers = "", True
+        await self.stop()
+
     async def _stop(self, client: Any) -> None:
-        if self._has_workers:
-            self._has_workers = False
-            # A worker that is closing has removed its plugin, or the scheduler.
-            with suppress(KeyError, ValueError):
-                await client.unregister_worker_plugin(self.name)
-        token, self._token = self._token, None
-        if token is not None:
-            await client.run_on_scheduler(_close, self.name, token)
+        try:
+            if self._has_workers:
+                self._has_workers = False
+                # A worker that is closing has removed its plugin, or the scheduler. The connection to
+                # one that dies meanwhile is lost.
+                with suppress(KeyError, ValueError, OSError):
+                    await client.unregister_worker_plugin(self.name)
+        finally:
+            token, self._token = self._token, None
+            if token is not None:
+                await client.run_on_scheduler(_close, self.name, token)
 
     # Values
 
@@ -357,12 +423,12 @@ class DaskHost(Host):
     async def adopt(self, client: Any, futures: Collection[Any]) -> Mapping[Hashable, Any]:
         from treadle.hosting._exchange import adopted
 
-        return await adopted(client, futures, self._ask, self._address)
+        return await adopted(client, futures, self._ask, self._address, self._same)
 
     async def give_back(self, client: Any, futures: Collection[Any]) -> Mapping[Hashable, Any]:
         from treadle.hosting._exchange import given_back
 
-        return await given_back(client, futures, self._ask, self._address)
+        return await given_back(client, futures, self._ask, self._address, self._same)
 
 
 async def _rejoin(dask_worker: Any) -> None:
@@ -371,16 +437,26 @@ async def _rejoin(dask_worker: Any) -> None:
         await plugin.rejoin()
 
 
-def made_where_it_fits(made, version):  # type: ignore[no-untyped-def]
+def made_where_it_fits(made, version, python):  # type: ignore[no-untyped-def]
     """Return the plugin of a worker, or one that does nothing where Treadle is not what it is here.
 
     Only its text goes to the worker.
     """
     import logging
     import pickle
+    import sys
 
     from distributed.diagnostics.plugin import WorkerPlugin
 
+    log = logging.getLogger("distributed.worker")
+    own = list(sys.version_info[:2])
+    if own != list(python):
+        log.warning(
+            "Treadle is attached to this cluster, and will not use this worker: it runs Python %d.%d, "
+            "and the client Python %d.%d",
+            *(*own, *python),
+        )
+        return WorkerPlugin()
     try:
         import treadle
 
@@ -389,7 +465,7 @@ def made_where_it_fits(made, version):  # type: ignore[no-untyped-def]
         found = f"none ({error})"
     if found == version:
         return pickle.loads(made)()
-    logging.getLogger("distributed.worker").warning(
+    log.warning(
         "Treadle %s is attached to this cluster, and will not use this worker, which has %s: "
         "pip install treadle==%s here, and start the worker again",
         *(version, found, version),
@@ -397,15 +473,18 @@ def made_where_it_fits(made, version):  # type: ignore[no-untyped-def]
     return WorkerPlugin()
 
 
-def links_of(server: Any, role: str) -> dict[str, Any]:
+def links_of(server: Any, certificates: Certificates | None) -> dict[str, Any]:
     """Return how Treadle listens beside a scheduler or worker of Dask: ``host``, ``certificates``
     (None: its connections have no TLS) and ``insecure``."""
     parts = urlsplit(server.address)
     host = parts.hostname if parts.scheme in ("tcp", "tls") else None
     host = host or _LOOPBACK  # inside a process
-    certificates = certificates_of(server.security, role) if parts.scheme == "tls" else None
     insecure = certificates is None and not _is_loopback(host)
     return {"host": host, "certificates": certificates, "insecure": insecure}
+
+
+def _has_tls(server: Any) -> bool:
+    return bool(server.address.startswith("tls://"))
 
 
 def _is_loopback(host: str) -> bool:
@@ -450,6 +529,15 @@ def _installed() -> tuple[str | None, str]:
 def _address(name: str, dask_scheduler: Any) -> str:
     address: str = dask_scheduler.plugins[name].address
     return address
+
+
+async def _is_there(client: Any, name: str) -> bool:
+    found: bool = await client.run_on_scheduler(_has_plugin, name)
+    return found
+
+
+def _has_plugin(name: str, dask_scheduler: Any) -> bool:
+    return name in dask_scheduler.plugins
 
 
 async def _close(name: str, token: str, dask_scheduler: Any) -> None:

@@ -54,6 +54,7 @@ class HostedShuffles(ShuffleSchedulerPlugin):  # type: ignore[misc]
         # One run begins at a time: both sides of a merge are to be at one place.
         self._beginning = asyncio.Lock()
         self._asked: defaultdict[str, int] = defaultdict(int)
+        self._is_left = False
         self._enter(self)
         scheduler.handlers[AGAIN] = self.again
 
@@ -70,6 +71,7 @@ class HostedShuffles(ShuffleSchedulerPlugin):  # type: ignore[misc]
 
     def leave(self) -> None:
         """Give its place back to Dask's plugin, which begins what runs anew."""
+        self._is_left = True
         self._enter(self._own)
         self.scheduler.handlers.pop(AGAIN, None)
         for name in self._hosted():
@@ -90,12 +92,18 @@ class HostedShuffles(ShuffleSchedulerPlugin):  # type: ignore[misc]
     async def get_or_create(self, shuffle_id: Any, key: Any, worker: str) -> Any:
         """Return what a worker has to know of a shuffle, which the first one makes begin."""
         try:
-            while shuffle_id not in self.active_shuffles:
+            while not self._is_left and shuffle_id not in self.active_shuffles:
                 async with self._beginning:
-                    if shuffle_id not in self.active_shuffles:
+                    if not self._is_left and shuffle_id not in self.active_shuffles:
                         await self._begin(shuffle_id, key)
         except P2PConsistencyError as error:
             return error_message(error)
+        except Exception:
+            # Treadle's scheduler may have ended meanwhile.
+            if not self._is_left:
+                raise
+        if self._is_left:
+            return self._own.get_or_create(shuffle_id, key, worker)
         return super().get_or_create(shuffle_id, key, worker)
 
     async def _begin(self, shuffle_id: Any, key: Any) -> None:
@@ -119,6 +127,8 @@ class HostedShuffles(ShuffleSchedulerPlugin):  # type: ignore[misc]
                     "kind": kind_named(spec, partner),
                 },
             )
+            if self._is_left:
+                return
             if begun is not None:
                 number, homes = begun
                 try:

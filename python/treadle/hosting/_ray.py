@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from treadle import _core
-from treadle._loop import off_loop
+from treadle._loop import LoopThread, off_loop
 from treadle._secret import new_secret
 from treadle._security import Certificates, certificates_of, temporary
 from treadle.hosting._host import Host, Place
@@ -272,9 +272,12 @@ class RayHost(Host):
         scheduler, self._scheduler = self._scheduler, None
         if scheduler is None or not self._ray.is_initialized():
             return
-        with suppress(self._ray.exceptions.RayError, asyncio.TimeoutError):
-            await asyncio.wait_for(scheduler.stop.remote(), 2 * _HAND_OVER)
-        self._ray.kill(scheduler)
+        try:
+            with suppress(self._ray.exceptions.RayError, asyncio.TimeoutError):
+                await asyncio.wait_for(scheduler.stop.remote(), 2 * _HAND_OVER)
+        finally:
+            # Even where this is cancelled: the workers end with it.
+            self._ray.kill(scheduler)
 
     async def _get(self, reference: Any) -> Any:
         try:
@@ -406,7 +409,15 @@ def attach_ray(
         raise RuntimeError("Ray is not initialised in this process: call ray.init() first")
     check_options(nthreads, memory_fraction)
     host = RayHost(nthreads, memory_fraction, scheduler_node, autoscale)
-    client = connect(asyncio.run(host.start()), kwargs)
+    # A loop of its own: in a notebook, one runs in this thread already.
+    loop = LoopThread("treadle-attach-ray", lambda _error: None)
+    try:
+        client = connect(loop.run(host.start()), kwargs)
+    except BaseException:
+        loop.run(host.stop())
+        raise
+    finally:
+        loop.close()
     client._host = host
     return client
 

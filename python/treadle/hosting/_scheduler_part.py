@@ -35,6 +35,8 @@ class SchedulerPart:
             "certificates": certificates,
             "insecure": insecure,
         }
+        # It listens at host:port: an address of IPv6 has colons of its own.
+        host = f"[{host}]" if ":" in host else host
         self._cluster = LocalCluster(0, host=host, dashboard_address=None, **self._links)
         self.address = self._cluster.scheduler_address
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import shutil
+import os
 import tempfile
 import threading
 import time
@@ -25,12 +25,14 @@ from treadle.worker._thread import ThreadWorker
 if TYPE_CHECKING:
     from treadle.worker._native import Native
 
-__all__ = ["ProcessPart", "WorkerPart"]
+__all__ = ["ProcessPart", "WorkerPart", "directory_of_host"]
 
 logger = logging.getLogger("treadle.hosting")
 
 # Seconds until a worker that has lost the scheduler tries again: the first time, and at most.
 _FIRST_RETRY, _LAST_RETRY = 0.5, 10.0
+# Seconds in which the first join may fail.
+_JOINING = 10.0
 # Seconds for a process to start, with all that it imports.
 _START = 60.0
 # Seconds for a worker to end by itself, and for its tasks.
@@ -38,6 +40,11 @@ _FAREWELL = 5.0
 _LAST_TASKS = 0.5
 # With these causes a worker ends that the cluster does not want any more.
 _ASKED = (Cause.DRAINED, Cause.ASKED)
+
+
+def directory_of_host(directory: str) -> str:
+    """Return where the certificates of the host are, below a worker's own directory."""
+    return os.path.join(directory, "host")
 
 
 class _Part:
@@ -78,7 +85,9 @@ class _Part:
         self._nthreads = nthreads
         self._memory_limit = memory_limit
         self._resources = resources
-        self._directory = tempfile.mkdtemp(prefix="treadle-", dir=directory)
+        # If this process is killed, the next one that starts here removes it.
+        self._temporary = _core.Directory("worker", directory or tempfile.gettempdir())
+        self._directory = str(self._temporary.path)
         try:
             self._secret = secret_file_in(self._directory, secret)
             #: The prefix of the files with its certificates; None: connections have no TLS.
@@ -87,7 +96,7 @@ class _Part:
                 self._tls = write_certificates(self._directory, certificates)
             self._start()
         except BaseException:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            self._remove_directory()
             raise
 
     def _start(self) -> None:
@@ -103,14 +112,29 @@ class _Part:
 
     def _remove_directory(self) -> None:
         with contextlib.suppress(OSError):
-            shutil.rmtree(self._directory)
+            self._temporary.remove()
 
 
 class ProcessPart(_Part):
-    """A worker in a process of its own, which is replaced when it ends unasked."""
+    """A worker in a process of its own, which is replaced when it ends unasked.
+
+    ``certificates_of_host`` are for its connections to the host's own processes.
+    """
+
+    def __init__(
+        self, *args: Any, certificates_of_host: Certificates | None = None, **kwargs: Any
+    ) -> None:
+        self._of_host = certificates_of_host
+        super().__init__(*args, **kwargs)
 
     def _start(self) -> None:
         from treadle.client._inherited import inherited
+
+        certificates, self._of_host = self._of_host, None
+        if certificates is not None:
+            own = directory_of_host(self._directory)
+            os.mkdir(own, 0o700)
+            write_certificates(own, certificates)
 
         arguments = arguments_of(
             self._scheduler,
@@ -181,7 +205,15 @@ class WorkerPart(_Part):
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._worker: ThreadWorker | None = None
-        self._join()
+        until = time.monotonic() + _JOINING
+        while True:
+            try:
+                return self._join()
+            except OSError as error:
+                if time.monotonic() > until:
+                    raise
+                logger.info("Treadle's worker cannot join yet: %s", error)
+                time.sleep(_FIRST_RETRY)
 
     def _join(self) -> None:
         self._worker = ThreadWorker(self._scheduler, **self._arguments)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+from typing import Any
 
 import click
 
 from treadle import mpi
+from treadle.mpi import _job
 
 __all__ = ["main"]
 
@@ -19,40 +21,52 @@ __all__ = ["main"]
     "--memory-limit",
     default="auto",
     show_default=True,
-    help="For the values of a worker: bytes, 2GiB, a share of the memory such as 0.5, 0 for no limit.",
+    help="Of a worker's process: bytes, 2GiB, a share of the memory such as 0.5, 0 for no limit.",
 )
 @click.option("--interface", help="The network interface for more than one host, such as ib0.")
 @click.option("--local-directory", type=click.Path(file_okay=False), help="For values on disk.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is the name of a module.")
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def main(
-    script: str,
-    arguments: tuple[str, ...],
-    module: bool,
-    nthreads: int | None,
-    memory_limit: str,
-    interface: str | None,
-    local_directory: str | None,
-) -> None:
+def _options(**options: Any) -> dict[str, Any]:
     """Run SCRIPT on rank 1 of an MPI job, with workers on the ranks from 2 on.
 
     The scheduler is on rank 0. In the script, treadle.Client() connects to it.
     """
-    mpi.initialize(
-        nthreads=nthreads,
-        memory_limit=memory_limit,
-        interface=interface,
-        local_directory=local_directory,
-    )
+    return options
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    options = _parsed()
+    script, arguments = options.pop("script"), options.pop("arguments")
+    module = options.pop("module")
+    # Tasks import what lies beside the script, on each rank.
+    sys.path.insert(0, os.getcwd() if module else os.path.dirname(os.path.abspath(script)))
     sys.argv = [script, *arguments]
-    if module:
-        sys.path.insert(0, os.getcwd())
-        runpy.run_module(script, run_name="__main__", alter_sys=True)
-    else:
-        sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
-        runpy.run_path(script, run_name="__main__")
+    mpi.initialize(**options)
+    try:
+        if module:
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        _job.ended(end.code)
+        raise
+
+
+def _parsed() -> dict[str, Any]:
+    """Return the options. Only these are click's: it'd hide some errors of the script."""
+    try:
+        options = _options.main(prog_name="python -m treadle.mpi", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    if not isinstance(options, dict):
+        # It is the exit status, after `--help`.
+        sys.exit(options)
+    return options
 
 
 if __name__ == "__main__":
-    main(prog_name="python -m treadle.mpi")
+    main()

@@ -8,8 +8,10 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import dask.config
 
@@ -17,9 +19,18 @@ from treadle._secret import new_secret
 from treadle._security import certificates_of, temporary
 from treadle.hosting._host import Place
 
+if TYPE_CHECKING:
+    from treadle.hosting._worker_parts import WorkerPart
+
 __all__ = ["initialize", "worker_comm"]
 
 SCHEDULER, SCRIPT, FIRST_WORKER = 0, 1, 2
+
+# Seconds until all ranks have to answer when the script has ended. A worker may be late because a task
+# holds the interpreter.
+_ANSWER = 30.0
+# The tag of that question and of the answers.
+_END = 1
 
 # Seconds between two looks whether the others have come to the same place. MPI's own waiting would
 # take a whole core of each rank.
@@ -28,6 +39,12 @@ _PAUSE = 0.02
 _T = TypeVar("_T")
 
 _workers: Any = None
+
+# What the script gave `sys.exit`.
+_code: object = None
+
+# That of this process, once `initialize` made it.
+_job: _Job | None = None
 
 
 def worker_comm() -> Any:
@@ -61,14 +78,17 @@ def initialize(
     All ranks have to call it. Afterwards ``treadle.Client()`` connects to the cluster. When the process
     of rank 1 ends, the workers and the scheduler end, and so do their processes.
 
+    If there is such a cluster already, because the script runs under ``python -m treadle.mpi`` or
+    called this before, it returns with a warning.
+
     Parameters
     ----------
     nthreads
         Tasks at once in a worker. By default, the cores that a worker may use, divided by the workers
-        of its host.
+        of its host that may use the same.
     memory_limit
-        Of a worker, for values: bytes, ``"2GiB"``, a share of the memory such as 0.5, or 0 for no
-        limit. By default its share of what the host has, by threads.
+        Of a worker's process: bytes, ``"2GiB"``, a share of the memory such as 0.5, or 0 for no
+        limit. By default what the host has, divided by the workers there.
     interface
         The network interface on which they listen if the job has more than one host, such as
         ``"ib0"``. By default the one that leads out.
@@ -84,23 +104,74 @@ def initialize(
         The job has fewer than three ranks, or a rank could not start; a line says which and why. On
         ranks other than 1 it is also how this function ends.
     """
+    global _job
     try:
         from mpi4py import MPI
     except ImportError as error:
         text = "treadle.mpi needs mpi4py: `pip install mpi4py`, and an MPI such as Open MPI"
         raise ImportError(text) from error
-    job = _Job(MPI.COMM_WORLD.Dup(), interface)
-    if job.size <= FIRST_WORKER:
-        job.fail(
-            f"this job has {job.size} of the ranks that it needs: a scheduler, the script and at "
-            "least one worker. Run `mpirun -n 3 ...` or more."
+    if _job is not None:
+        warnings.warn(
+            "the ranks of this MPI job are a cluster already (of `python -m treadle.mpi` or of another "
+            "call): this call of treadle.mpi.initialize() changes nothing, its arguments included. "
+            "Remove it, or run the script without `-m treadle.mpi`",
+            RuntimeWarning,
+            stacklevel=2,
         )
-    if job.rank == SCHEDULER:
-        _serve_scheduler(job)
-    if job.rank == SCRIPT:
-        _connect(job)
-    else:
-        _serve_worker(job, nthreads, memory_limit, local_directory)
+        return
+    with _ending_all_ranks():
+        _job = job = _Job(MPI.COMM_WORLD.Dup(), interface)
+        if job.size <= FIRST_WORKER:
+            job.fail(
+                f"this job has {job.size} of the ranks that it needs: a scheduler, the script and at "
+                "least one worker. Run `mpirun -n 3 ...` or more."
+            )
+        if job.rank == SCHEDULER:
+            _serve_scheduler(job)
+        if job.rank == SCRIPT:
+            _connect(job)
+        else:
+            _serve_worker(job, nthreads, memory_limit, local_directory)
+
+
+@contextlib.contextmanager
+def _ending_all_ranks() -> Iterator[None]:
+    """End the whole job if the block raises, be it a Ctrl-C.
+
+    A process that only ended itself would wait in MPI's ``Finalize`` until the others end, and they
+    wait for it.
+    """
+    try:
+        yield
+    except BaseException:
+        try:
+            traceback.print_exc()
+        finally:
+            _abort(1)
+
+
+def _abort(status: int) -> NoReturn:
+    """End all processes of the job."""
+    from mpi4py import MPI
+
+    try:
+        _flush()
+    finally:
+        MPI.COMM_WORLD.Abort(status)
+    os._exit(status)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+
+
+def _cores() -> frozenset[int]:
+    """Return the cores that this process may use; none if the system has no such sets."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset()
 
 
 class _Job:
@@ -117,7 +188,14 @@ class _Job:
         color = 0 if self.rank >= FIRST_WORKER else MPI.UNDEFINED
         self.workers = comm.Split(color)
         on_host = host.Split(color)
-        self.workers_of_host = on_host.Get_size() if self.rank >= FIRST_WORKER else 0
+        self.workers_of_host = 0
+        #: Of them, those that may use the same cores as this one.
+        self.workers_of_cores = 0
+        if self.rank >= FIRST_WORKER:
+            own = _cores()
+            of_each = on_host.allgather(own)
+            self.workers_of_host = len(of_each)
+            self.workers_of_cores = of_each.count(own)
         self._interface = interface
 
     @property
@@ -140,9 +218,7 @@ class _Job:
         from mpi4py import MPI
 
         logging.shutdown()
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
+        _flush()
         MPI.Finalize()
         os._exit(status)
 
@@ -169,6 +245,27 @@ class _Job:
         while not request.Test():
             time.sleep(_PAUSE)
 
+    def dismiss(self, limit: float) -> list[int]:
+        """Tell all ranks that the script has ended. Return those without an answer in ``limit`` seconds."""
+        silent = {rank for rank in range(self.size) if rank != SCRIPT}
+        requests = [self.comm.isend(None, rank, _END) for rank in silent]
+        until = time.monotonic() + limit
+        while silent and time.monotonic() < until:
+            time.sleep(_PAUSE)
+            while self.comm.iprobe(tag=_END):
+                silent.discard(self.comm.recv(tag=_END))
+        if not silent:
+            for request in requests:
+                request.wait()
+        return sorted(silent)
+
+    def wait_until_dismissed(self) -> None:
+        """Wait until the script has ended, without using a processor, and answer that it was heard."""
+        while not self.comm.iprobe(SCRIPT, _END):
+            time.sleep(_PAUSE)
+        self.comm.recv(source=SCRIPT, tag=_END)
+        self.comm.send(self.rank, SCRIPT, _END)
+
     def share(self, start: Callable[[], Place] | None = None) -> Place:
         """Return on all ranks what ``start`` does on rank 0. All processes end if it raises."""
         place: Place | None = None
@@ -186,11 +283,11 @@ class _Job:
 
 
 def _serve_scheduler(job: _Job) -> NoReturn:
-    from treadle.hosting._scheduler_part import SchedulerPart
-
     parts = []
 
     def start() -> Place:
+        from treadle.hosting._scheduler_part import SchedulerPart
+
         secret = new_secret()
         # On several hosts, MPI brings the certificates to where they are needed.
         certificates = None if job.is_one_host else certificates_of(temporary())
@@ -198,15 +295,13 @@ def _serve_scheduler(job: _Job) -> NoReturn:
         parts.append(part)
         return Place(part.address, secret, certificates, insecure=False)
 
-    try:
-        job.share(start)
-        job.agree(lambda: True)
-        # The script ends, then the workers, then the scheduler.
-        job.meet()
-        job.meet()
-    finally:
-        for part in parts:
-            part.close()
+    job.share(start)
+    job.agree(lambda: True)
+    # The script ends, then the workers, then the scheduler.
+    job.wait_until_dismissed()
+    job.meet()
+    for part in parts:
+        part.close()
     job.end(0)
 
 
@@ -214,17 +309,19 @@ def _serve_worker(
     job: _Job, nthreads: int | None, memory_limit: Any, local_directory: str | None
 ) -> NoReturn:
     global _workers
-    from dask.system import CPU_COUNT
-
-    from treadle._compat.distributed import parse_memory_limit
-    from treadle.hosting._worker_parts import WorkerPart
-
     _workers = job.workers
     place = job.share()
 
     def start() -> WorkerPart:
-        threads = nthreads or max(1, CPU_COUNT // job.workers_of_host)
+        from dask.system import CPU_COUNT
+
+        from treadle._compat.distributed import parse_memory_limit
+        from treadle.hosting._worker_parts import WorkerPart
+
+        threads = nthreads or max(1, CPU_COUNT // job.workers_of_cores)
         logger = logging.getLogger("treadle.mpi")
+        # By default, each worker of the host has the same share.
+        limit = parse_memory_limit(memory_limit, 1, job.workers_of_host, logger=logger)
         return WorkerPart(
             place.address,
             host=job.host,
@@ -234,12 +331,12 @@ def _serve_worker(
             insecure=False,
             name=str(job.rank),
             nthreads=threads,
-            memory_limit=parse_memory_limit(memory_limit, threads, logger=logger) or 0,
+            memory_limit=limit or 0,
             resources={},
         )
 
     part = job.agree(start)
-    job.meet()
+    job.wait_until_dismissed()
     # Nobody wants the values any more.
     part.close()
     job.meet()
@@ -247,19 +344,62 @@ def _serve_worker(
 
 
 def _connect(job: _Job) -> None:
-    from treadle.client import _addresses
-
     place = job.share()
-    _addresses.remember(place.address, secret=place.secret, certificates=place.certificates)
-    dask.config.set({"scheduler-address": place.address})
-    job.agree(lambda: True)
-    atexit.register(_leave, job)
+
+    def start() -> bool:
+        from treadle.client import _addresses
+
+        _addresses.remember(place.address, secret=place.secret, certificates=place.certificates)
+        dask.config.set({"scheduler-address": place.address})
+        return True
+
+    job.agree(start)
+    atexit.register(_leave, job, os.getpid())
 
 
-def _leave(job: _Job) -> None:
-    """Close the script's clients, then let the other ranks end."""
-    from treadle._compat.distributed import close_global_client
+def _leave(job: _Job, process: int) -> None:
+    """Close the script's clients, then let the other ranks end.
 
-    close_global_client()
-    job.meet()
-    job.meet()
+    Parameters
+    ----------
+    process
+        The id of the script's own process. One that it forked just ends: MPI, which would wait for all
+        ranks at its end, is not its own.
+    """
+    if os.getpid() != process:
+        _flush()
+        os._exit(_status_of_script())
+    with _ending_all_ranks():
+        from treadle._compat.distributed import close_global_client
+
+        close_global_client()
+        silent = job.dismiss(_ANSWER)
+        if silent:
+            names = ", ".join(_named(rank) for rank in silent[:3])
+            more = f" and {len(silent) - 3} more" if len(silent) > 3 else ""
+            print(
+                f"Error: {names}{more} did not answer within {_ANSWER:.0f} s when the script had ended: "
+                "the process was killed, or it is held up. The job is aborted. Look in its output, and "
+                "in the system's log, for what ended it, such as a lack of memory",
+                file=sys.stderr,
+            )
+            _abort(_status_of_script())
+        job.meet()
+
+
+def _named(rank: int) -> str:
+    return "rank 0 (the scheduler)" if rank == SCHEDULER else f"rank {rank} (worker {rank})"
+
+
+def ended(code: object) -> None:
+    """Say that the script ended by ``SystemExit(code)``, which Python doesn't keep."""
+    global _code
+    _code = code
+
+
+def _status_of_script() -> int:
+    """Return the exit status that Python will end with, as far as it can be known."""
+    if isinstance(_code, int):
+        return _code
+    # Python keeps the exception of which it printed the traceback.
+    return int(_code is not None or hasattr(sys, "last_value"))

@@ -20,10 +20,19 @@ if TYPE_CHECKING:
     from treadle.shuffle._arrays import assemble_array, split_array
     from treadle.shuffle._assemble import assemble
     from treadle.shuffle._history import ShuffleRecord, Sizes
+    from treadle.shuffle._reader import Reader
     from treadle.shuffle._refused import ShuffleRefusedError
-    from treadle.shuffle._service import Reader, Receipt, Service, Shuffle, Writer
-    from treadle.shuffle._service_errors import DamagedRows, NoRoom, RowsLost, ShuffleError
+    from treadle.shuffle._service import Service
+    from treadle.shuffle._service_errors import (
+        DamagedRows,
+        NoRoom,
+        RowsLost,
+        ShuffleError,
+        Superseded,
+    )
+    from treadle.shuffle._shuffle import Shuffle
     from treadle.shuffle._split import split
+    from treadle.shuffle._writer import Receipt, Writer
 
 __all__ = [
     "Agreed",
@@ -39,6 +48,7 @@ __all__ = [
     "ShuffleRecord",
     "ShuffleRefusedError",
     "Sizes",
+    "Superseded",
     "Writer",
     "assemble",
     "assemble_array",
@@ -51,16 +61,17 @@ _MODULES = {
     "Agreed": "_agreed",
     "DamagedRows": "_service_errors",
     "NoRoom": "_service_errors",
-    "Reader": "_service",
-    "Receipt": "_service",
+    "Reader": "_reader",
+    "Receipt": "_writer",
     "RowsLost": "_service_errors",
     "Service": "_service",
-    "Shuffle": "_service",
+    "Shuffle": "_shuffle",
     "ShuffleError": "_service_errors",
     "ShuffleRecord": "_history",
     "ShuffleRefusedError": "_refused",
     "Sizes": "_history",
-    "Writer": "_service",
+    "Superseded": "_service_errors",
+    "Writer": "_writer",
     "assemble": "_assemble",
     "assemble_array": "_arrays",
     "split": "_split",

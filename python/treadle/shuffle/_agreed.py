@@ -30,7 +30,7 @@ class Agreed:
         self.kept = kept
         self.empty = meta.iloc[:0, kept]
         arrays = [plain(meta.iloc[:0, at].array) for at in kept]
-        self.schema = Schema.of(arrays, map(plain, levels(meta.index[:0])))
+        self.schema = Schema.of(arrays, map(plain, levels(meta.index[:0])), meta.index.names)
 
     @property
     def width(self) -> int:

@@ -12,7 +12,7 @@ from treadle import _core
 from treadle.shuffle._agreed import Agreed
 from treadle.shuffle._piece import Piece
 from treadle.shuffle._reconcile import reconcile
-from treadle.shuffle._schema import Schema
+from treadle.shuffle._schema import Schema, is_same_name
 
 
 class _Segment:
@@ -127,29 +127,67 @@ def _frame(arrays: Sequence[Any], index: pd.Index[Any], columns: pd.Index[Any]) 
     return made
 
 
-def _index(agreed: Agreed, arrays: Sequence[Any]) -> pd.Index[Any]:
-    meta = agreed.meta.index
-    if isinstance(meta, pd.MultiIndex):
-        return pd.MultiIndex.from_arrays(arrays, names=meta.names)
-    index: pd.Index[Any] = pd.Index(arrays[0], dtype=arrays[0].dtype, name=meta.name)
+def _index(
+    agreed: Agreed, parts: Sequence[Sequence[Any]], names: Sequence[Sequence[Any]]
+) -> pd.Index[Any]:
+    """The index of parts, each of which has the arrays of its levels and their names.
+
+    As :func:`pandas.concat` makes it: a level has a name if all parts agree on it. If parts have different
+    numbers of levels, rows are named by values or tuples.
+    """
+    if len(set(map(len, parts))) > 1:
+        whole = np.concatenate([_tuples(part) for part in parts])
+        return pd.Index(whole, dtype=object, tupleize_cols=False)
+    arrays = [
+        ours[0] if len(ours) == 1 else reconcile(ours, None) for ours in zip(*parts, strict=True)
+    ]
+    common = [
+        first if all(is_same_name(first, other) for other in others) else None
+        for first, *others in zip(*names, strict=True)
+    ]
+    has_levels = isinstance(agreed.meta.index, pd.MultiIndex)
+    if len(arrays) > 1 or (has_levels and agreed.meta.index.nlevels == 1):
+        # pandas makes text of arrays of objects that are text.
+        level_arrays = [pd.Index(array, dtype=array.dtype) for array in arrays]
+        return pd.MultiIndex.from_arrays(level_arrays, names=common)
+    index: pd.Index[Any] = pd.Index(arrays[0], dtype=arrays[0].dtype, name=common[0])
     return index
+
+
+def _tuples(part: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """What names the rows of a part: values, or tuples where its index has several levels."""
+    index = (
+        pd.MultiIndex.from_arrays(part) if len(part) > 1 else pd.Index(part[0], dtype=part[0].dtype)
+    )
+    return index.to_numpy(object)
 
 
 def assemble(agreed: Agreed, pieces: Sequence[Piece]) -> pd.DataFrame:
     """The frame of all pieces, which are in the order of their maps and, for one map, of its batches.
 
-    Types are those of Dask's own shuffle: the common type of the meta and the maps. Without rows, the
-    result is the meta. Raises ``ValueError`` for damaged pieces.
+    Types are those of Dask's own shuffle: the common type of the meta and the maps. The index is that of the
+    maps. The class is that of the meta. Without rows, the result is the meta. Raises ``ValueError`` for damaged pieces.
     """
     segments = _segments(agreed, pieces)
     if not segments:
         return agreed.empty.copy()
     parts = [segment.columns() for segment in segments]
     count = len(agreed.kept)
-    arrays: list[Any] = []
+    arrays = [part[:count] for part in parts]
     is_agreed = len(segments) == 1 and segments[0].schema is agreed.schema
-    for place, column in enumerate(agreed.schema.all):
-        ours = [part[place] for part in parts]
-        is_level = place >= count
-        arrays.append(ours[0] if is_agreed else reconcile(ours, None if is_level else column.dtype))
-    return _frame(arrays[:count], _index(agreed, arrays[count:]), agreed.empty.columns)
+    columns = arrays[0]
+    if not is_agreed:
+        dtypes = [column.dtype for column in agreed.schema.columns]
+        columns = [reconcile(ours, dtype) for *ours, dtype in zip(*arrays, dtypes, strict=True)]
+    names = [segment.schema.names or agreed.schema.names or () for segment in segments]
+    index = _index(agreed, [part[count:] for part in parts], names)
+    return _of_class(agreed.empty, _frame(columns, index, agreed.empty.columns))
+
+
+def _of_class(meta: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame as the class of the meta, which a partition without rows has, too."""
+    if type(meta) is pd.DataFrame:
+        return frame
+    constructor: Any = meta._constructor
+    made: pd.DataFrame = constructor(frame).__finalize__(meta)
+    return made

@@ -17,6 +17,7 @@ import pandas as pd
 import pyarrow as pa
 
 from treadle.shuffle._pickles import dumps
+from treadle.shuffle._under_nulls import emptied, zeroed
 
 Bytes = tuple[Any, Any, Any]
 Field = Any  # an array, or `Bytes`
@@ -115,6 +116,7 @@ def _large(kind: pa.DataType) -> pa.DataType:
 
 def _arrow_bytes(array: pa.Array) -> Bytes:
     """The field of Arrow's large strings or large binary values, whose offsets have 8 bytes."""
+    array = emptied(array)
     _, offsets, data = array.buffers()
     nothing = np.empty(0, np.uint8)
     ends = np.zeros(1, np.int64)
@@ -176,7 +178,10 @@ def _arrow_fixed(dtype: Any, array: Any) -> list[Field]:
     memory = np.zeros(length, np.uint8)
     if data is not None and length:
         memory = np.frombuffer(data, np.uint8)[start : start + length]
-    is_null = np.zeros(len(values), bool) if nulls is None else nulls
+    if nulls is None:
+        is_null = np.zeros(len(values), bool)
+    else:
+        memory, is_null = zeroed(memory, width, nulls), nulls
     return [memory.view(f"V{width}"), is_null]
 
 

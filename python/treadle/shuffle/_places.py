@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from distributed.exceptions import Reschedule
 
 from treadle.shuffle._errors import DamagedRows, OutOfDisk
-from treadle.shuffle._service import Service, Shuffle, attempts
-from treadle.shuffle._service_errors import Again, NoRoom, RowsLost, ShuffleError
+from treadle.shuffle._service import Service
 from treadle.shuffle._service_errors import DamagedRows as DamagedAtServers
+from treadle.shuffle._service_errors import NoRoom, RowsLost, ShuffleError, Superseded
+from treadle.shuffle._shuffle import Shuffle
 from treadle.shuffle._spec import ranges
 
 if TYPE_CHECKING:
@@ -50,6 +51,10 @@ class Place(Protocol):
     ``OutOfDisk`` or ``RuntimeError``.
     """
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it cannot be used any more."""
+
     def transfer(self, number: int, rows: _core.Rows) -> bytes:
         """Push the rows of an input; return the receipt."""
 
@@ -67,6 +72,10 @@ class AtWorkers:
         self._native = native
         self._shuffle = shuffle
         self._maps = maps
+
+    @property
+    def is_over(self) -> bool:
+        return False
 
     def transfer(self, number: int, rows: _core.Rows) -> bytes:
         return self._native.shuffle_transfer(self._shuffle, number, rows)
@@ -103,6 +112,10 @@ class AtServers:
         self._shuffle = shuffle
         self._tell_lost = tell_lost
 
+    @property
+    def is_over(self) -> bool:
+        return self._shuffle.service._native.over is not None
+
     def transfer(self, number: int, rows: _core.Rows) -> bytes:
         with self._served():
             # Whether the map has run before is what the worker knows of the task.
@@ -110,14 +123,7 @@ class AtServers:
 
     def commit(self, receipts: Sequence[bytes]) -> int:
         with self._served():
-            for left, _ in attempts(_PATIENCE):
-                try:
-                    return self._shuffle._commit(receipts, left, self._native)
-                except Again as error:
-                    # Copies may have been lost meanwhile, and others be there.
-                    if self._shuffle.lost():
-                        raise self._shuffle._lost(str(error)) from None
-        raise AssertionError("attempts end with an error")
+            return self._shuffle._commit(receipts, _PATIENCE, self._native)
 
     def read(self, generation: int, partition: int, width: int) -> Pieces:
         with self._served():
@@ -133,6 +139,9 @@ class AtServers:
         except RowsLost as error:
             # The scheduler knows it before this task is given back.
             self._tell_lost(ranges(error.maps), error.read_again)
+            raise Reschedule(str(error)) from None
+        except Superseded as error:
+            # The scheduler runs it again with what the later barrier returns.
             raise Reschedule(str(error)) from None
         except NoRoom as error:
             raise OutOfDisk(f"{at}: {error}") from error
@@ -186,7 +195,7 @@ class Services:
                     )
                 except OSError as error:
                     raise unreachable(address, "this worker", error) from error
-                service._native.charge_to(self._native)
+                service._native.belong_to(self._native)
                 self._services[address] = service
             return service
 

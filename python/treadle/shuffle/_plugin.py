@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from distributed.exceptions import Reschedule
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from treadle.worker._native import Native
 
 __all__ = ["Shuffles"]
+
+T = TypeVar("T")
 
 # What Dask's graph carries: the number of the shuffle with the receipt of an input, or with the
 # generation of all.
@@ -86,12 +88,8 @@ class Shuffles:
                     return transfer(self._renew(id, None))
                 try:
                     return transfer(known)
-                except (Reschedule, Gone):
-                    # The shuffle may have ended, and another one may have its name.
-                    now = self._renew(id, known)
-                    if now.number == known.number:
-                        raise
-                return transfer(now)
+                except (Reschedule, Gone) as error:
+                    return transfer(self._other(id, known, error))
         except Reschedule as error:
             # Dask's functions for transfers give a task back for this error alone.
             raise ShuffleClosedError(str(error)) from error
@@ -100,8 +98,8 @@ class Shuffles:
         """Make all servers compare their rows with the receipts; return the generation."""
         with named(f"Shuffle {id}, barrier", self._native.address):
             number = run_ids[0][0]
-            known = self._of(id, number)
-            return number, known.place.commit([receipt for _, receipt in run_ids])
+            receipts = [receipt for _, receipt in run_ids]
+            return number, self._at(id, number, lambda known: known.place.commit(receipts))
 
     def get_output_partition(
         self,
@@ -113,28 +111,53 @@ class Shuffles:
         """Return an output: the rows of all inputs for it, in the order of the inputs."""
         with named(f"Shuffle {id}, output {partition_id}", self._native.address):
             number, generation = barrier_run_id
-            known = self._of(id, number)
-            kind = known.kind
-            partition = kind.partition_of(partition_id)
-            pieces = known.place.read(generation, partition, kind.width)
-            return kind.assemble([Piece(*piece) for piece in pieces])
+
+            def read(known: Known) -> Any:
+                kind = known.kind
+                partition = kind.partition_of(partition_id)
+                pieces = known.place.read(generation, partition, kind.width)
+                return kind.assemble([Piece(*piece) for piece in pieces])
+
+            return self._at(id, number, read)
 
     def close(self) -> None:
         """Leave the shuffle services."""
         self._services.close()
 
-    def _of(self, name: str, number: int) -> Known:
-        """Return the shuffle of a receipt or a barrier."""
+    def _at(self, name: str, number: int, act: Callable[[Known], T]) -> T:
+        """Do something with the shuffle of a receipt or a barrier."""
         with self._lock:
             known = self._known.get(name)
-        if known is None or known.number != number:
+        if known is not None and known.number == number:
+            try:
+                return act(known)
+            except Gone as error:
+                known = self._other(name, known, error)
+        else:
             known = self._renew(name, known)
         if known.number != number:
             raise RuntimeError(
                 f"the task has the result of another run of this shuffle ({number}, now "
                 f"{known.number}): compute the whole again"
             )
-        return known
+        return act(known)
+
+    def _other(self, name: str, known: Known, error: Exception) -> Known:
+        """Return what is known now of a shuffle that raised an error, or raise the error.
+
+        It may have ended, and another one may have its name. Or the connection to its service has ended, and
+        the rows are there still.
+        """
+        try:
+            now = self._renew(name, known)
+        except (OSError, RuntimeError) as why:
+            if not isinstance(error, Gone):
+                # To run again would not help.
+                raise
+            raise error from why
+        if now is known:
+            raise error
+        return now
 
     def _renew(self, name: str, known: Known | None) -> Known:
         """Return what is known of a shuffle beyond ``known``; ask, unless another thread has asked.
@@ -162,7 +185,11 @@ class Shuffles:
         number, maps, spec, partitions, service, outputs, again = result
         with self._lock:
             remembered = self._known.get(name)
-            if remembered is not None and remembered.number == number:
+            if (
+                remembered is not None
+                and remembered.number == number
+                and not remembered.place.is_over
+            ):
                 self._known.move_to_end(name)
                 return remembered
         place: Place

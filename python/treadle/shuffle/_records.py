@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from treadle import _core
+from treadle.shuffle._dtypes import dtype_of, note_of, used_bytes
+from treadle.shuffle._under_nulls import emptied, zeroed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,16 +68,14 @@ class Fixed(Kind):
                 "objects as opaque records"
             )
         self.width = self.dtype.itemsize
+        used = used_bytes(self.dtype)
+        # Bytes of padding may be anything, and rows are compared by their bytes.
+        self._mask = None if used.all() else np.where(used, 255, 0).astype(np.uint8)
+        self._note = json.dumps({"kind": "fixed", **note_of(self.dtype)}).encode()
 
     @property
     def note(self) -> bytes:
-        from numpy.lib.format import dtype_to_descr
-
-        if self.dtype.subdtype is not None:
-            base, shape = self.dtype.subdtype
-            descr: Any = [dtype_to_descr(base), list(shape)]
-            return json.dumps({"kind": "fixed", "sub": descr}).encode()
-        return json.dumps({"kind": "fixed", "dtype": dtype_to_descr(self.dtype)}).encode()
+        return self._note
 
     def count(self, data: Any) -> int:
         return len(data)
@@ -96,7 +96,10 @@ class Fixed(Kind):
         return np.concatenate(arrays) if arrays else np.empty((0, *shape), base)
 
     def fields(self, data: Any) -> list[Any]:
-        return [data.reshape(len(data), -1).view(f"V{self.width}").reshape(-1)]
+        data = np.ascontiguousarray(data).reshape(-1)
+        if self._mask is not None:
+            data = (data.view(np.uint8).reshape(-1, self.width) & self._mask).reshape(-1)
+        return [data.view(f"V{self.width}")]
 
     def assemble(self, pieces: Pieces) -> Any:
         base, shape = self.dtype.subdtype or (self.dtype, ())
@@ -128,17 +131,21 @@ class Opaque(Kind):
         return json.dumps({"kind": "opaque"}).encode()
 
     def count(self, data: Any) -> int:
-        return len(data[0]) - 1 if isinstance(data, tuple) else len(data)
+        return len(data[0]) - 1 if _is_pair(data) else len(data)
 
     def joined(self, chunks: Sequence[Any]) -> Any:
-        pairs = [chunk if isinstance(chunk, tuple) else _offsets(chunk) for chunk in chunks]
+        pairs = [chunk if _is_pair(chunk) else _offsets(chunk) for chunk in chunks]
         if len(pairs) == 1:
             return pairs[0]
         lengths = [np.diff(offsets) for offsets, _ in pairs]
         offsets = np.zeros(1 + sum(map(len, lengths)), np.int64)
         if lengths:
             np.cumsum(np.concatenate(lengths), out=offsets[1:])
-        datas = [memoryview(data)[offsets[0] : offsets[-1]] for offsets, data in pairs]
+        # Of bytes: the items of the memory may be wider.
+        datas = [
+            np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]].data if len(data) else b""
+            for offsets, data in pairs
+        ]
         return offsets, b"".join(datas)
 
     def fields(self, data: Any) -> list[Any]:
@@ -151,10 +158,20 @@ class Opaque(Kind):
         return [memory[ends[at] : ends[at + 1]] for at in range(len(ends) - 1)]
 
 
-def _offsets(records: Sequence[bytes]) -> tuple[Any, bytes]:
+def _is_pair(data: Any) -> bool:
+    """Whether these are offsets and data, and no tuple of records."""
+    is_pair = isinstance(data, tuple) and len(data) == 2
+    return is_pair and not isinstance(data[0], bytes | bytearray | memoryview)
+
+
+def _offsets(records: Sequence[Any]) -> tuple[Any, bytes]:
     offsets = np.zeros(len(records) + 1, np.int64)
-    if len(records):
-        np.cumsum([len(record) for record in records], out=offsets[1:])
+    # The items of a view may be wider than a byte.
+    lengths = [
+        record.nbytes if isinstance(record, memoryview) else len(record) for record in records
+    ]
+    if lengths:
+        np.cumsum(lengths, out=offsets[1:])
     return offsets, b"".join(records)
 
 
@@ -228,14 +245,24 @@ class Batches(Kind):
     def joined(self, chunks: Sequence[Any]) -> Any:
         pa = self._pa
         for chunk in chunks:
+            if not isinstance(chunk, pa.RecordBatch):
+                raise TypeError(
+                    f"rows of type {type(chunk).__name__}: give a pyarrow.RecordBatch, as "
+                    "table.to_batches() has them"
+                )
             if chunk.schema != self.schema:
                 raise TypeError(
                     f"a batch has the schema\n{chunk.schema}\nand the shuffle has\n{self.schema}"
                 )
         if len(chunks) == 1:
             return chunks[0]
-        table = pa.Table.from_batches(chunks, self.schema).combine_chunks()
-        batches = table.to_batches()
+        # Offsets of 32 bits do not reach beyond 2 GiB of text: batches stay apart then.
+        large = [
+            field.with_type(self._large(field.type)) if self._is_bytes(field.type) else field
+            for field in self.schema
+        ]
+        table = pa.Table.from_batches(chunks, self.schema).cast(pa.schema(large))
+        batches = table.combine_chunks().to_batches()
         return batches[0] if batches else pa.RecordBatch.from_pylist([], self.schema)
 
     def fields(self, data: Any) -> list[Any]:
@@ -253,7 +280,10 @@ class Batches(Kind):
                 start = column.offset * width
                 values = np.frombuffer(memory, np.uint8)[start : start + len(column) * width]
             nulls = self._nulls(column)
-            is_null = np.zeros(len(column), np.uint8) if nulls is None else nulls
+            if nulls is None:
+                is_null = np.zeros(len(column), np.uint8)
+            else:
+                values, is_null = zeroed(values, width, nulls), nulls
             fields += [values.view(f"V{width}"), is_null]
         return fields
 
@@ -263,6 +293,7 @@ class Batches(Kind):
         return column.is_null().to_numpy(zero_copy_only=False).astype(np.uint8)
 
     def _of_bytes(self, column: Any) -> Any:
+        column = emptied(column)
         _, offsets, data = column.buffers()
         ends = np.zeros(1, np.int64)
         if offsets is not None and offsets.size:
@@ -324,22 +355,4 @@ def kind_of_note(note: bytes) -> Kind:
         import pyarrow as pa
 
         return Batches(pa.ipc.read_schema(pa.py_buffer(rest)))
-    from numpy.lib.format import descr_to_dtype
-
-    if "sub" in said:
-        base, shape = said["sub"]
-        return Fixed((descr_to_dtype(_tuples(base)), tuple(shape)))
-    return Fixed(descr_to_dtype(_tuples(said["dtype"])))
-
-
-def _tuples(descr: Any) -> Any:
-    """A description of a dtype after JSON, which has no tuples."""
-    if isinstance(descr, str):
-        return descr
-    return [tuple(_field(part) for part in field) for field in descr]
-
-
-def _field(part: Any) -> Any:
-    if isinstance(part, list) and all(isinstance(one, int) for one in part):
-        return tuple(part)
-    return _tuples(part) if isinstance(part, list) else part
+    return Fixed(dtype_of(said))

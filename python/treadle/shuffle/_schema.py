@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +24,22 @@ def levels(index: pd.Index[Any]) -> list[Any]:
 
 def plain(array: Any) -> Any:
     """The NumPy array, if pandas only wraps one."""
-    is_wrapped = isinstance(array, pd.arrays.NumpyExtensionArray)
+    # What derives from it is more than its objects: text, for one.
+    is_wrapped = type(array) is pd.arrays.NumpyExtensionArray
     zoneless = isinstance(array, pd.arrays.DatetimeArray | pd.arrays.TimedeltaArray)
     if is_wrapped or (zoneless and not isinstance(array.dtype, pd.DatetimeTZDtype)):
         return array.to_numpy()
     return array
+
+
+def is_same_name(one: Any, other: Any) -> bool:
+    """Whether two names of levels are the same. Any value that has a hash can be a name."""
+    if one is other:
+        return True
+    try:
+        return type(one) is type(other) and bool(one == other)
+    except Exception:  # whatever a class of the user raises, or `pd.NA`
+        return False
 
 
 @dataclass(frozen=True)
@@ -37,12 +48,14 @@ class Schema:
 
     columns: tuple[Column, ...]
     levels: tuple[Column, ...]
+    names: tuple[Any, ...] | None = None
+    """Those of the levels; ``None``: those of the meta."""
 
     @classmethod
-    def of(cls, columns: Iterable[Any], index: Iterable[Any]) -> Schema:
-        """The schema of these arrays: of the columns, and of the levels of the index."""
-        as_columns = (tuple(Column(array.dtype) for array in arrays) for arrays in (columns, index))
-        return cls(*as_columns)
+    def of(cls, columns: Iterable[Any], index: Iterable[Any], names: Sequence[Any]) -> Schema:
+        """The schema of these arrays: of the columns, and of the levels of the index with their names."""
+        both = [tuple(Column(array.dtype) for array in arrays) for arrays in (columns, index)]
+        return cls(both[0], both[1], tuple(names))
 
     @property
     def all(self) -> tuple[Column, ...]:
@@ -60,17 +73,27 @@ class Schema:
         return sum(widths) if all(widths) else 0
 
     def is_same(self, other: Schema) -> bool:
-        """Whether rows of both have the same bytes for the same values."""
+        """Whether rows of both have the same bytes for the same values, and names are the same."""
         both = len(self.columns) == len(other.columns) and len(self.levels) == len(other.levels)
         pairs = zip(self.all, other.all, strict=False)
-        return both and all(one.is_same(another) for one, another in pairs)
+        return (
+            both
+            and all(one.is_same(another) for one, another in pairs)
+            and self.has_names_of(other)
+        )
 
-    def note(self) -> bytes:
+    def has_names_of(self, other: Schema) -> bool:
+        """Whether the levels of both have the same names."""
+        mine, others = self.names or (), other.names or ()
+        return len(mine) == len(others) and all(map(is_same_name, mine, others))
+
+    def note(self, agreed: Schema) -> bytes:
         """This schema as bytes, for a map whose schema is not the agreed one."""
-        dtypes = [[column.dtype for column in columns] for columns in (self.columns, self.levels)]
-        return dumps(dtypes)
+        told = [[column.dtype for column in columns] for columns in (self.columns, self.levels)]
+        return dumps(told if self.has_names_of(agreed) else [*told, list(self.names or ())])
 
     @classmethod
     def from_note(cls, note: bytes) -> Schema:
-        columns, index = (tuple(map(Column, dtypes)) for dtypes in pickle.loads(note))
-        return cls(columns, index)
+        columns, index, *names = pickle.loads(note)
+        told = tuple(names[0]) if names else None
+        return cls(tuple(map(Column, columns)), tuple(map(Column, index)), told)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["Again", "DamagedRows", "NoRoom", "RowsLost", "ShuffleError"]
+__all__ = ["Again", "DamagedRows", "NoRoom", "RowsLost", "ShuffleError", "Superseded"]
 
 
 class ShuffleError(RuntimeError):
@@ -21,6 +21,10 @@ class NoRoom(ShuffleError):
 
 class Again(ShuffleError):
     """Rows were lost, or a server cannot be reached: the same call may succeed in a moment."""
+
+
+class Superseded(ShuffleError):
+    """The shuffle was committed again since. Read with the generation of the later commit."""
 
 
 class RowsLost(ShuffleError):

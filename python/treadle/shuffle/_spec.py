@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 Chunks = tuple[tuple[float, ...], ...]
 
-# Partition numbers have 32 bits, and the highest one is reserved.
-_MOST = 2**32 - 1
+# Treadle's messages have so many entries in a list at most.
+_MOST = 2**20
 
 # What workers must know of a shuffle is in one message to each, and in one to the scheduler, which
 # have 256 MiB at most.

@@ -46,16 +46,13 @@ def split(agreed: Agreed, frame: pd.DataFrame) -> _core.Rows:
     numbers = _numbers(frame.iloc[:, places[agreed.place]].array, agreed.column)
     columns = [plain(frame.iloc[:, places[at]].array) for at in agreed.kept]
     index = [plain(array) for array in levels(frame.index)]
-    if len(index) != len(agreed.schema.levels):
-        raise ValueError(
-            f"the index of the input has {len(index)} levels, and that of the meta has "
-            f"{len(agreed.schema.levels)}"
-        )
-    schema = Schema.of(columns, index)
+    schema = Schema.of(columns, index, frame.index.names)
     fields: list[Field] = []
     for column, array in zip(schema.all, [*columns, *index], strict=True):
         fields += column.fields(array)
     name = repr(agreed.column)
     if schema.is_same(agreed.schema):
         return _core.Rows(numbers, agreed.partitions, name, fields)
-    return _core.Rows(numbers, agreed.partitions, name, fields, schema.note(), agreed.least)
+    return _core.Rows(
+        numbers, agreed.partitions, name, fields, schema.note(agreed.schema), agreed.least
+    )

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import pickle
 import tempfile
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping
-from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import dask
-from dask.sizeof import sizeof
 from dask.typing import no_default
-from dask.utils import key_split
 from distributed import Scheduler, Status
 from distributed.diagnostics.plugin import SchedulerPlugin
-from distributed.utils import key_split_group
 
 from treadle import _core
-from treadle._ask import ask, ask_now
+from treadle._ask import ask, notify
 from treadle._calls import of_message, pack, unpack_answer
 from treadle._compat.distributed import (
     AsyncTaskGroup,
@@ -30,7 +25,6 @@ from treadle._compat.distributed import (
     CollectTaskMetaDataPlugin,
     EventExtension,
     MemorySamplerExtension,
-    MemoryState,
     MultiLockExtension,
     PublishExtension,
     QueueExtension,
@@ -42,34 +36,19 @@ from treadle._compat.distributed import (
 )
 from treadle._log import Log
 from treadle._loop import LoopThread
-from treadle._sizes import by_prefix
-from treadle._story import told
 from treadle._unserved import UnservedError, not_followed
 from treadle._upload import upload_file
 from treadle.sidecar._adaptive import target_of, workers_to_close
 from treadle.sidecar._connection import Connection
-from treadle.sidecar._futures import Tasks
+from treadle.sidecar._known import OF_STEPS, Known
 from treadle.sidecar._leases import Semaphores
+from treadle.sidecar._metadata import Metadata
 from treadle.sidecar._plugins import NannyPlugins, SchedulerPlugins, WorkerPlugins
 from treadle.sidecar._profile import Profiles
 from treadle.sidecar._steps import Steps
 from treadle.sidecar._variables import Variables
-from treadle.sidecar._views import (
-    Clients,
-    Groups,
-    Scheduled,
-    TaskView,
-    Workers,
-    WorkerView,
-    worker_at,
-)
 
 __all__ = ["SchedulerStandIn"]
-
-logger = logging.getLogger(__name__)
-
-# Seconds that the scheduler has to describe itself: so long locks and queues wait at most.
-_PATIENCE = 5.0
 
 # Seconds between two looks at whether workers were replaced.
 _PAUSE = 0.05
@@ -82,19 +61,16 @@ _OF_DISTRIBUTED = frozenset(
 )
 
 
-_OF_STEPS = ("computations", "total_nthreads_history", "total_occupancy")
-
-
-class SchedulerStandIn:
+class SchedulerStandIn(Known):
     """The scheduler, as its Python side knows it: with what ``distributed.Scheduler`` has for
     extensions, for plugins and for the functions of ``run_on_scheduler``.
 
-    ``tasks``, ``workers`` and what else is the native scheduler's are views, which ask it when they
-    are read. It lives in the loop's thread.
+    What it tells of the native scheduler is there to be read (:class:`Known`). It lives in the loop's
+    thread.
     """
 
     def __init__(self, connection: Connection, loop: LoopThread) -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._log = Log()
         self._ongoing_background_tasks = AsyncTaskGroup()
         self._directory: _core.Directory | None = None
@@ -103,22 +79,15 @@ class SchedulerStandIn:
         self.loop = self.io_loop = loop.io_loop
         self.loop_thread = loop
         self.status = Status.running
-        self._asked = _Asked(self)
-        self._tasks = Scheduled(self._asked)
         self.steps = Steps(self)
-        # The keys that variables, queues and published data hold.
-        self.held = Tasks(connection)
-        # The clients, and the nodes that they are.
-        self.nodes: dict[str, str] = {}
         self.handlers: dict[str, Callable[..., Any]] = {}
         self.stream_handlers: dict[str, Callable[..., Any]] = {}
         self.periodic_callbacks: dict[str, Any] = {}
         self.plugins: dict[str, Any] = {}
         self.worker_plugins: dict[str, bytes] = {}
         self.nanny_plugins: dict[str, bytes] = {}
-        self.task_metadata: dict[Hashable, Any] = {}
-        # The keys of those that were tasks when it was set.
-        self._of_tasks: set[Hashable] = set()
+        self._metadata = Metadata(self._tasks)
+        self.task_metadata = self._metadata.values
         longest = dask.config.get("distributed.admin.log-length", 10_000)
         self._broker = Broker(longest, self)
         self._scheduler_plugins = SchedulerPlugins(self)
@@ -213,13 +182,13 @@ class SchedulerStandIn:
         node = self.nodes.get(client)
         if node is not None:
             rest = dict(msg)
-            self._connection.call(node, rest.pop("op"), pack(rest), _ignore)
+            notify(self._connection, node, rest.pop("op"), pack(rest))
 
     report = client_send
 
     def tell(self, operation: str, argument: Any) -> None:
         """Call the native scheduler, in any thread; nobody waits for the answer."""
-        self._connection.call("", operation, argument, _ignore)
+        notify(self._connection, "", operation, argument)
 
     async def ask(self, node: str, operation: str, argument: Any) -> Any:
         """Call a node and return its answer as it is.
@@ -268,15 +237,6 @@ class SchedulerStandIn:
                 results[worker] = pickle.dumps(answer) if on_error == "return_pickle" else answer
         return results
 
-    def identity(self, n_workers: int = -1) -> dict[str, Any]:
-        """Return what the scheduler says about itself and its workers."""
-        identity: dict[str, Any] = self.ask_now("identity", {"n_workers": n_workers})
-        return identity
-
-    def ask_now(self, operation: str, argument: Any) -> Any:
-        """Ask the native scheduler; blocks the calling thread for a moment."""
-        return ask_now(self._connection, operation, argument, _PATIENCE)
-
     async def _submitted(self, follow: bool = False, **_: Any) -> None:
         """A client tells what it submits, which was noted when it came; with ``follow``, it has had
         the scheduler tell its steps.
@@ -288,134 +248,6 @@ class SchedulerStandIn:
 
     def _annotated(self, **_: Any) -> None:
         """A worker tells what plugins wrote of a task, which was noted when it came."""
-
-    @property
-    def tasks(self) -> Mapping[Hashable, Any]:
-        """All tasks. While a plugin is told of a step, they are as they were at that step."""
-        return self.steps.tasks if self.steps.applying else self._tasks
-
-    @property
-    def computations(self) -> Any:
-        """What was submitted together, oldest first, since somebody wanted to know.
-
-        Raises
-        ------
-        NotImplementedError
-            Steps of tasks are not followed.
-        """
-        self._followed("computations")
-        return self.steps.computations
-
-    @property
-    def total_nthreads_history(self) -> list[tuple[float, int]]:
-        """When workers have come and gone, and how many threads there were since."""
-        self._followed("total_nthreads_history")
-        return self.steps.nthreads
-
-    def _followed(self, what: str) -> None:
-        if not self.steps.wanted:
-            raise not_followed(f"Scheduler.{what}")
-        self.steps.sync()
-
-    @property
-    def workers(self) -> Workers:
-        """What is known of each worker, by address."""
-        return Workers(self._asked)
-
-    def worker_at(self, address: str) -> WorkerView:
-        """Return a view of a worker that asks whenever it is read."""
-        return worker_at(self._asked, address)
-
-    @property
-    def clients(self) -> Clients:
-        """The clients, by id."""
-        return Clients(self._asked, list(self.nodes), self.held.by_holder())
-
-    @property
-    def task_prefixes(self) -> Any:
-        """The tasks by what their keys begin with."""
-        if self.steps.wanted:
-            self.steps.sync()
-            return self.steps.prefixes
-        return Groups(self._asked, key_split)
-
-    @property
-    def task_groups(self) -> Any:
-        """The tasks by their keys without the place in a collection."""
-        if self.steps.wanted:
-            self.steps.sync()
-            return self.steps.groups
-        return Groups(self._asked, key_split_group)
-
-    @property
-    def transition_log(self) -> Any:
-        """What the scheduler remembers of all tasks: (key, from, to, {}, cause, time), oldest first.
-
-        While steps are followed, those of tasks that it has forgotten, too.
-        """
-        if self.steps.wanted:
-            self.steps.sync()
-            return self.steps.log
-        return self.story(*self.tasks)
-
-    @property
-    def unrunnable(self) -> dict[TaskView, float]:
-        """The tasks that no worker may run as it is now; since when is not known, and 0."""
-        found = self.tasks.values()
-        return {task: 0.0 for task in found if task.state == "no-worker"}
-
-    @property
-    def total_nthreads(self) -> int:
-        """How many tasks all workers run at once."""
-        return int(self.identity(0)["total_threads"])
-
-    @property
-    def total_occupancy(self) -> float:
-        """The sum of what all workers have to do, in seconds: see ``WorkerState.occupancy``."""
-        return sum(worker.occupancy for worker in self.workers.values())
-
-    def get_task_status(self, keys: Iterable[Hashable]) -> dict[Hashable, str | None]:
-        """Return the state of each key; None: there is no such task."""
-        keys = list(keys)
-        found = self.ask_now("tasks", {"keys": keys})
-        known = {one["key"]: TaskView(self._asked, one, live=False).state for one in found}
-        return {key: known.get(key) for key in keys}
-
-    def get_task_prefix_states(self) -> dict[str, dict[str, int]]:
-        """Return how many tasks of each prefix are in each state."""
-        shown = ("memory", "erred", "released", "processing", "waiting")
-        return {
-            name: {state: prefix.states[state] for state in shown}
-            for name, prefix in self.task_prefixes.items()
-        }
-
-    def get_who_has(self, keys: Iterable[Hashable] | None = None) -> dict[Hashable, list[str]]:
-        """Return the addresses of the workers that have values, by key."""
-        return self.ask_now("who_has", {"keys": None if keys is None else list(keys)})  # type: ignore[no-any-return]
-
-    def get_has_what(self, workers: Iterable[str] | None = None) -> dict[str, list[Hashable]]:
-        """Return the keys of the values that workers have, by address."""
-        return self.ask_now("has_what", {"workers": None if workers is None else list(workers)})  # type: ignore[no-any-return]
-
-    def get_ncores(self, workers: Iterable[str] | None = None) -> dict[str, int]:
-        """Return the threads of workers, by address."""
-        return self.ask_now("ncores", {"workers": None if workers is None else list(workers)})  # type: ignore[no-any-return]
-
-    def get_processing(self, workers: Iterable[str] | None = None) -> dict[str, list[Hashable]]:
-        """Return the keys of the tasks that were sent to workers, by address."""
-        return self.ask_now("processing", {"workers": None if workers is None else list(workers)})  # type: ignore[no-any-return]
-
-    def get_nbytes(
-        self, keys: Iterable[Hashable] | None = None, summary: bool = True
-    ) -> dict[Any, int]:
-        """Return the bytes of values by key, or by prefix: those of small ones in memory."""
-        asked = {"keys": None if keys is None else list(keys)}
-        sizes: dict[Any, int] = self.ask_now("nbytes", {**asked, "summary": False})
-        for key, encoded in self.ask_now("small_values", asked).items():
-            # What cannot be unpickled here keeps the size of its encoding.
-            with suppress(Exception):
-                sizes[key] = sizeof(_core.decode_value(encoded))
-        return by_prefix(sizes) if summary else sizes
 
     async def replicate(
         self, keys: Iterable[Hashable], n: int | None = None, workers: Any = None, **_: Any
@@ -511,7 +343,7 @@ class SchedulerStandIn:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        if name in _OF_STEPS:
+        if name in OF_STEPS:
             # Their properties have raised the same, which ends here.
             raise not_followed(f"Scheduler.{name}")
         if name in _OF_DISTRIBUTED:
@@ -550,40 +382,11 @@ class SchedulerStandIn:
 
     def set_metadata(self, keys: Collection[Hashable], value: Any = None) -> None:
         """Set a value in nested dictionaries, which are made on the way."""
-        *path, last = keys
-        if not path and last in self._tasks:
-            self._of_tasks.add(last)
-        metadata = self.task_metadata
-        for key in path:
-            inner = metadata.get(key)
-            if not isinstance(inner, dict):
-                inner = metadata[key] = {}
-            metadata = inner
-        metadata[last] = value
+        self._metadata.put(keys, value)
 
     def get_metadata(self, keys: Collection[Hashable], default: Any = no_default) -> Any:
         """Return a value from nested dictionaries, or the default, or raise ``KeyError``."""
-        self._forget_metadata(keys)
-        metadata: Any = self.task_metadata
-        try:
-            for key in keys:
-                metadata = metadata[key]
-        except KeyError:
-            if default is no_default or default == no_default:
-                raise
-            return default
-        return metadata
-
-    def _forget_metadata(self, keys: Collection[Hashable]) -> None:
-        """What was set for a task goes with it, as soon as somebody looks."""
-        first = next(iter(keys), None)
-        if first in self._of_tasks and first not in self._tasks:
-            self._of_tasks.discard(first)
-            self.task_metadata.pop(first, None)
-
-    def story(self, *keys: Hashable) -> list[tuple[Any, ...]]:
-        """Return what the scheduler remembers of keys: (key, from, to, more, cause, time)."""
-        return told(self.ask_now("story", {"keys": list(keys)}))
+        return self._metadata.get(keys, default)
 
     def get_logs(
         self, start: float = 0, n: int | None = None, timestamps: bool = False
@@ -688,11 +491,6 @@ class SchedulerStandIn:
     def _in_loop(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         asyncio.run_coroutine_threadsafe(coroutine, self.loop.asyncio_loop)  # type: ignore[attr-defined]
 
-    @property
-    def memory(self) -> MemoryState:
-        """The memory of all workers, as they said last."""
-        return self.workers.memory()
-
     async def observe(self) -> None:
         """Have clients tell what they submit, if somebody wants to know."""
         await self._scheduler_plugins.observe()
@@ -718,21 +516,6 @@ class SchedulerStandIn:
         self.status = Status.closed
 
 
-class _Asked:
-    """How views ask the native scheduler, and where the steps of tasks are."""
-
-    def __init__(self, scheduler: SchedulerStandIn) -> None:
-        self._scheduler = scheduler
-
-    def __call__(self, operation: str, argument: Any) -> Any:
-        return self._scheduler.ask_now(operation, argument)
-
-    @property
-    def steps(self) -> Steps:
-        """What became of tasks, if somebody wanted to know."""
-        return self._scheduler.steps
-
-
 class _Holding:
     """The scheduler for those of distributed's extensions that hold keys: ``tasks`` are these."""
 
@@ -755,7 +538,3 @@ def _serialized(responses: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[st
         }
         for worker, response in responses.items()
     }
-
-
-def _ignore(_result: Any, _error: Any) -> None:
-    pass

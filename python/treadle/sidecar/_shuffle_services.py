@@ -165,18 +165,23 @@ class _At:
                 raise ShuffleError(f"shuffle {name}: {why}")
             there = self._numbers.get(number)
             if there is None:
-                there, domains = await _in_thread(
-                    service._native.register,
-                    label(name, number),
-                    maps,
-                    partitions,
-                    _COPIES,
-                    _note(),
-                    _PATIENCE,
-                    outputs if len(outputs) <= _MOST_RANGES else [],
-                    # If that is unknown, its outputs are made again, too.
-                    self._committed.get(name, _UNKNOWN) if again else None,
-                )
+                try:
+                    there, domains = await _in_thread(
+                        service._native.register,
+                        label(name, number),
+                        maps,
+                        partitions,
+                        _COPIES,
+                        _note(),
+                        _PATIENCE,
+                        outputs if len(outputs) <= _MOST_RANGES else [],
+                        # If that is unknown, its outputs are made again, too.
+                        self._committed.get(name, _UNKNOWN) if again else None,
+                    )
+                except TimeoutError:
+                    # It may be registered all the same. Whoever connects again finds it.
+                    self._leave()
+                    raise
                 if not domains:
                     await _in_thread(service._native.finish, there, _PATIENCE)
                     raise ShuffleError(
@@ -198,13 +203,13 @@ class _At:
         async with self._lock:
             self._note_over(number, "it has ended, since nobody needs it any more")
             service = self._service
-            if service is None:
-                # A Python side before this one may have registered it: whoever connects, ends it.
+            if service is None or service._native.over is not None:
+                # An earlier connection or Python side may have registered it: whoever connects, ends it.
                 await self._connected()
                 return
             there = self._numbers.pop(number, None)
             name = self._names.pop(number, None)
-            if there is not None and name is not None and service._native.over is None:
+            if there is not None and name is not None:
                 await self._finish(service, name, there)
 
     async def records(self) -> dict[int, dict[str, Any]]:
@@ -220,19 +225,17 @@ class _At:
         return {found[1]: told for told in mine if (found := labelled(told["name"]))}
 
     def close(self) -> None:
-        if self._service is not None:
-            self._service.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        service, self._service = self._service, None
+        if service is not None:
+            service.close()
 
     async def _connected(self) -> Service:
         """Return the connection to the service; make it, and find out what is there."""
         if self._service is not None and self._service._native.over is not None:
-            why = f"the shuffle master at {self._address} has ended, and the rows with it"
-            for number in self._numbers:
-                self._note_over(number, f"{why}. Compute it again")
-            self._numbers.clear()
-            self._names.clear()
-            self._service.close()
-            self._service = None
+            self._leave()
         if self._service is None:
             connect = partial(
                 Service,
@@ -254,9 +257,12 @@ class _At:
         return self._service
 
     async def _adopt(self, service: Service) -> None:
-        """Take over what an earlier Python side of this scheduler has registered, or end it."""
+        """Take over what an earlier connection of this scheduler has registered, or end it."""
         state = await _in_thread(service.state)
         running = await self._running()
+        before = list(self._numbers)
+        self._numbers.clear()
+        self._names.clear()
         for shuffle in state["shuffles"]:
             found = labelled(shuffle["name"]) if shuffle["application"] == self._called else None
             if found is None:
@@ -267,6 +273,10 @@ class _At:
                 self._names[number] = name
             else:
                 await self._finish(service, name, shuffle["shuffle"])
+        why = f"the shuffle master at {self._address} has ended, and the rows with it"
+        for number in before:
+            if number not in self._numbers:
+                self._note_over(number, f"{why}. Compute it again")
 
     async def _finish(self, service: Service, name: str, there: int) -> None:
         """End a shuffle, and remember what it had."""

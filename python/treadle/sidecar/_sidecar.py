@@ -21,6 +21,7 @@ from treadle.shuffle._journal import Journal
 from treadle.sidecar._connection import Connection, Handlers
 from treadle.sidecar._leases import Leases
 from treadle.sidecar._scheduler import SchedulerStandIn
+from treadle.supervision import is_supervisor
 from treadle.worker import errors
 
 if TYPE_CHECKING:
@@ -29,6 +30,14 @@ if TYPE_CHECKING:
 __all__ = ["Sidecar"]
 
 logger = logging.getLogger(__name__)
+
+# Calls that wait for what others do. All else ends by itself, and goes on when its caller is gone.
+_WAIT = frozenset(
+    [
+        *("queue_get", "queue_put", "variable_get", "event_wait"),
+        *("semaphore_acquire", "multi_lock_acquire"),
+    ]
+)
 
 
 class Sidecar:
@@ -57,7 +66,9 @@ class Sidecar:
         self._credentials = credentials or {}
         self.closed = threading.Event()
         self.reason: str | None = None
+        # Calls of `_WAIT` by node, and all others: a loop itself does not keep its tasks.
         self._waiting: defaultdict[str, set[asyncio.Task[None]]] = defaultdict(set)
+        self._running: set[asyncio.Task[None]] = set()
         self._connection = connect(self)
         try:
             self._loop = LoopThread("treadle-sidecar", self._loop_ended)
@@ -181,9 +192,9 @@ class Sidecar:
 
     def _begin(self, id: int, node: str, operation: str, argument: Any) -> None:  # noqa: A002
         task = asyncio.ensure_future(self._answer(id, node, operation, argument))
-        waiting = self._waiting[node]
-        waiting.add(task)
-        task.add_done_callback(waiting.discard)
+        calls = self._waiting[node] if operation in _WAIT else self._running
+        calls.add(task)
+        task.add_done_callback(calls.discard)
 
     async def _answer(self, id: int, node: str, operation: str, argument: Any) -> None:  # noqa: A002
         notification = self._notifications.get(operation) if node == "" else None
@@ -201,7 +212,7 @@ class Sidecar:
         with suppress(ConnectionError):
             try:
                 self._connection.answer(id, answer, failure)
-            except ValueError as error:
+            except (ValueError, TypeError) as error:
                 # It is too long; what is said instead is not.
                 failure = errors.dump(ValueError(f"{operation}: {error}"))
                 self._connection.answer(id, None, failure)
@@ -253,6 +264,9 @@ class Sidecar:
 
     async def _client_joined(self, about: dict[str, Any]) -> None:
         client = about["client"]
+        if is_supervisor(client):
+            # A connection for a single call, of which there may be one each second.
+            return
         self.scheduler.nodes[client] = client
         logger.info("Receive client connection: %s", client)
         self.scheduler.log_event(["all", client], {"action": "add-client", "client": client})
@@ -260,12 +274,9 @@ class Sidecar:
 
     async def _client_left(self, about: dict[str, Any]) -> None:
         client = about["client"]
-        nodes = {client, self.scheduler.nodes.get(client, client)}
-        await self._gone(nodes)
-        for name, node in list(self.scheduler.nodes.items()):
-            if name in nodes or node in nodes:
-                del self.scheduler.nodes[name]
-                self.scheduler.unsubscribe_all(name)
+        await self._gone({client, self.scheduler.nodes.get(client, client)})
+        if is_supervisor(client):
+            return
         logger.info("Remove client %s", client)
         self.scheduler.log_event(["all", client], {"action": "remove-client", "client": client})
         await self.scheduler.tell_plugins("remove_client", scheduler=self.scheduler, client=client)
@@ -329,11 +340,21 @@ class Sidecar:
         await self.scheduler.tell_plugins("restart", self.scheduler)
 
     async def _gone(self, nodes: set[str]) -> None:
-        """End the calls of nodes, one of which might take from a queue, and free what they held."""
+        """Free what nodes held, end their calls that wait, and forget them."""
         waiting = [task for node in nodes for task in self._waiting.pop(node, ())]
+        # In one step: a multi-lock that nobody waits for any more must not be next in turn.
+        self._free(nodes)
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
+        # One of them may have got a lease just before.
+        self._free(nodes)
+        for name, node in list(self.scheduler.nodes.items()):
+            if name in nodes or node in nodes:
+                del self.scheduler.nodes[name]
+                self.scheduler.unsubscribe_all(name)
+
+    def _free(self, nodes: set[str]) -> None:
         for node in nodes:
             self._leases.gone(node)
 

@@ -18,12 +18,11 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from typing import TYPE_CHECKING, Any
 
 import dask
-from dask.utils import key_split
 from distributed.metrics import time
 from distributed.spans import Span, SpansSchedulerExtension
-from distributed.utils import key_split_group
 
 from treadle._compat.distributed import Computation, TaskGroup, TaskPrefix, TaskState
+from treadle._groups import group_of, prefix_of
 from treadle._story import state_of
 from treadle.sidecar._futures import failure_of
 from treadle.sidecar._views import class_name
@@ -84,8 +83,14 @@ class Steps:
         """
         self._kept |= keep
         if not self.wanted:
+            # Before: the loop applies what is told from then on, or drops it.
             self.wanted = True
-            self._scheduler.ask_now("observe", {"submissions": True, "steps": True})
+            try:
+                self._scheduler.ask_now("observe", {"submissions": True, "steps": True})
+            except BaseException:
+                # Whoever wants to know next asks again.
+                self.wanted = False
+                raise
             self.sync()
 
     def end(self) -> None:
@@ -191,10 +196,10 @@ class Steps:
         task = self.tasks.get(key)
         if task is not None:
             return task
-        name = str(key_split_group(key))
+        name = group_of(key)
         group = self.groups.get(name)
         if group is None:
-            of = str(key_split(key))
+            of = prefix_of(key)
             prefix = self.prefixes.get(of)
             if prefix is None:
                 prefix = self.prefixes[of] = TaskPrefix(of)

@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 # Seconds between attempts to connect another.
 _PAUSE = 1.0
+# Seconds in which a scheduler that ends is seen to have ended, once it has closed its connections.
+_END = 0.2
 
 
 class SupervisedSidecar:
@@ -32,6 +34,9 @@ class SupervisedSidecar:
         As for :class:`Sidecar`. What it raises the first time is raised.
     journal
         Where shuffles that have ended are recorded. It is closed at the end.
+    ended
+        Returns whether the scheduler has ended, after so many seconds at the latest, as
+        ``treadle._core.Server.wait`` does: no sidecar is wanted then.
     """
 
     def __init__(
@@ -39,7 +44,9 @@ class SupervisedSidecar:
         connect: Callable[[Handlers], Connection],
         journal: Journal | None = None,
         credentials: Mapping[str, Any] | None = None,
+        ended: Callable[[float], bool] = lambda _seconds: False,
     ) -> None:
+        self._scheduler_ended = ended
         self._connect = connect
         self._journal = journal
         self._credentials = credentials
@@ -64,9 +71,14 @@ class SupervisedSidecar:
     def _watch(self) -> None:
         while not self._unwanted.is_set():
             self._sidecar.closed.wait()
+            if self._scheduler_ended(_END):
+                return
             try:
                 self._replace()
             except OSError:
+                # It may end only now.
+                if self._unwanted.is_set() or self._scheduler_ended(_PAUSE):
+                    return
                 logger.warning("The Python side cannot be started yet", exc_info=True)
                 self._unwanted.wait(_PAUSE)
 

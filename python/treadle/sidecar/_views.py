@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import dask
 from dask.sizeof import sizeof
-from dask.utils import key_split, parse_timedelta
+from dask.utils import parse_timedelta
 from distributed import Status
-from distributed.utils import key_split_group
 
 from treadle import _core
 from treadle._compat.distributed import ALL_TASK_STATES, MemoryState
+from treadle._groups import group_of, prefix_of
 from treadle._names import name_of
 from treadle._priorities import ranked
 from treadle._story import state_of
@@ -258,7 +258,7 @@ class TaskView(_View):
         followed = self._followed()
         if followed is not None:
             return followed.prefix
-        return Groups(self._ask, key_split)[self.prefix_key]
+        return Groups(self._ask, prefix_of)[self.prefix_key]
 
     @property
     def group(self) -> Any:
@@ -266,7 +266,7 @@ class TaskView(_View):
         followed = self._followed()
         if followed is not None:
             return followed.group
-        return Groups(self._ask, key_split_group)[self.group_key]
+        return Groups(self._ask, group_of)[self.group_key]
 
     def _followed(self, what: str = "") -> Any:
         steps = self._ask.steps
@@ -281,12 +281,12 @@ class TaskView(_View):
     @property
     def prefix_key(self) -> str:
         """Its key up to its token."""
-        return str(key_split(self.key))
+        return prefix_of(self.key)
 
     @property
     def group_key(self) -> str:
         """Its key without its place in a collection."""
-        return str(key_split_group(self.key))
+        return group_of(self.key)
 
 
 _FORGOTTEN = {
@@ -589,7 +589,7 @@ class GroupView(_View):
     @property
     def groups(self) -> list[GroupView]:
         """The groups of a prefix."""
-        groups = Groups(self._ask, key_split_group)
+        groups = Groups(self._ask, group_of)
         return [groups[name] for name in {task.group_key for task in self._known["tasks"]}]
 
     active = groups
@@ -597,12 +597,12 @@ class GroupView(_View):
     @property
     def prefix(self) -> GroupView:
         """The prefix of a group."""
-        return Groups(self._ask, key_split)[self._known["tasks"][0].prefix_key]
+        return Groups(self._ask, prefix_of)[self._known["tasks"][0].prefix_key]
 
     @property
     def dependencies(self) -> set[GroupView]:
         """The groups that these tasks read."""
-        groups = Groups(self._ask, key_split_group)
+        groups = Groups(self._ask, group_of)
         keys = {t.group_key for task in self._known["tasks"] for t in task.dependencies}
         return {groups[key] for key in keys if key != self.name}
 

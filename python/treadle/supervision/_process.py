@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from treadle._loop import LoopThread
     from treadle.supervision._nanny import Nanny
 
-__all__ = ["Death", "WorkerProcess", "template_of"]
+__all__ = ["PRINTED", "Death", "WorkerProcess", "template_of"]
 
 logger = logging.getLogger("treadle.client")
 
@@ -44,7 +45,11 @@ _COMMAND = (sys.executable, *_SAFE_PATH, "-m", "treadle")
 _PATIENCE = 5
 # Seconds before the second attempt; each further one doubles them.
 _PAUSE = 0.1
+# Seconds to read what a process printed that is given up.
+_LAST_WORDS = 1.0
 _LONGEST_LINE = 2000
+# In :attr:`WorkerProcess.given_up`, before what the process printed.
+PRINTED = ":\n"
 _ANNOUNCED = "listening at "
 _LINES = 200
 
@@ -137,6 +142,8 @@ class WorkerProcess:
         self.given_up: str | None = None
         #: Whether the cluster asked the process to leave: there is none any more.
         self.left = False
+        #: Whether it leaves by itself, as the scheduler has asked it to: it counts no more.
+        self.leaving = False
         self._died = died
         self._environment = environment
         self._output = output
@@ -156,11 +163,13 @@ class WorkerProcess:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._wanted = True
-        self._replacing = False
+        # The process that is to be replaced, however it ends.
+        self._replacing: subprocess.Popen[bytes] | Forked | None = None
         self._log: deque[str] = deque(maxlen=_LINES)
         #: Whether the process has said that it has started whatever it needs.
         self.announced = False
         self._channel: Channel
+        self._reader: threading.Thread
         self._process: subprocess.Popen[bytes] | Forked = self._start(template)
         self._watching = threading.Thread(
             target=self._watch, name=f"treadle-watch-{name}", daemon=True
@@ -210,10 +219,10 @@ class WorkerProcess:
                 raise
         assert process.stdout is not None
         self._channel = Channel(ours, self._serve, self._loop, f"treadle-channel-{self.name}")
-        reader = threading.Thread(
+        self._reader = threading.Thread(
             target=self._read, args=(process.stdout,), name=f"treadle-log-{self.name}", daemon=True
         )
-        reader.start()
+        self._reader.start()
         return process
 
     def _start_with(
@@ -242,21 +251,26 @@ class WorkerProcess:
                         self.announced = True
                         self._patience = _PATIENCE
                         self._changed.notify_all()
-                    self._listens(self.address)
-                    continue
-                self._log.append(text.rstrip("\n"))
-                self._output(text)
+                    told: Callable[[], Any] = partial(self._listens, self.address)
+                else:
+                    self._log.append(text.rstrip("\n"))
+                    told = partial(self._output, text)
+                # Nobody may read the output any more. The process is read on: its tasks print.
+                with suppress(Exception):
+                    told()
 
     def _watch(self) -> None:
         failures = 0
         while True:
             oom_kills = _oom_kills()
-            status = self._process.wait()
+            process = self._process
+            status = process.wait()
             # Its tasks may have left children behind.
             self._channel.close()
             with self._lock:
-                replacing, self._replacing = self._replacing, False
+                replacing = self._replacing is process
                 if not self._wanted:
+                    self.left = self.left or self.leaving
                     break
             if status == LEFT and not replacing:
                 self._end()
@@ -264,16 +278,19 @@ class WorkerProcess:
             if status == UNREACHED:
                 self._end("it found no scheduler")
                 break
-            if not replacing and status != RESTART:
+            if (error := _not_forked(process)) is not None:
+                text = f"Worker {self.name} could not be forked, and is started by itself: {error}"
+                aside(partial(logger.warning, text))
+            elif not replacing and status != RESTART:
                 failures = 0 if self.announced else failures + 1
                 # A signal says nothing against the options.
                 patience = self._patience if status >= 0 else _PATIENCE
                 self._mourn(status, _oom_kills() > oom_kills, failures < patience)
                 if failures >= patience:
-                    self._end(f"it ended {failures} times before it was of use:\n{self.log()}")
-                    aside(
-                        lambda: logger.error("Worker %s is given up: %s", self.name, self.given_up)
-                    )
+                    # Children of it may go on, and print.
+                    self._reader.join(_LAST_WORDS)
+                    times = "" if failures == 1 else f" {failures} times"
+                    self._give_up(f"it ended{times} before it was of use{PRINTED}{self.log()}")
                     break
                 if failures > 1:
                     self._pause(_PAUSE * 2 ** (failures - 2))
@@ -285,15 +302,31 @@ class WorkerProcess:
             self._nanny.finish()
 
     def _start_again(self) -> bool:
-        with self._changed:
-            if self._wanted:
-                self._process = self._start()
-            self._changed.notify_all()
-            return self._wanted
+        failures = 0
+        while True:
+            try:
+                with self._changed:
+                    if self._wanted:
+                        self._process = self._start()
+                    self._changed.notify_all()
+                    return self._wanted
+            except OSError as error:
+                # There may be too many processes, or too little memory, for a moment.
+                failures += 1
+                if failures >= _PATIENCE:
+                    self._give_up(f"a process could not be started {failures} times: {error}")
+                    return False
+            self._pause(_PAUSE * 2 ** (failures - 1))
 
     def _pause(self, seconds: float) -> None:
         with self._changed:
             self._changed.wait_for(lambda: not self._wanted, seconds)
+
+    def _give_up(self, failure: str) -> None:
+        self._end(failure)
+        # What the process has printed was seen when it came.
+        why = failure.partition(PRINTED)[0]
+        aside(lambda: logger.error("Worker %s is given up: %s", self.name, why))
 
     def _end(self, failure: str | None = None) -> None:
         with self._changed:
@@ -347,13 +380,19 @@ class WorkerProcess:
     # its end
 
     def restart(self) -> None:
-        """Have the process replaced, by force if need be."""
+        """Have the process replaced, by force if need be; one that leaves has gone then."""
         with self._lock:
-            if not self._wanted:
+            if not self._wanted and not self.leaving:
                 return
-            self._replacing = True
-            process = self._process
+            self._replacing = process = self._process
         threading.Thread(target=_end_process, args=(process, 2.0), daemon=True).start()
+
+    def let_go(self) -> None:
+        """Let the process end by itself, when it has handed over its values; it is not replaced."""
+        with self._changed:
+            self.leaving = True
+            self._wanted = False
+            self._changed.notify_all()
 
     def send(self, number: int) -> None:
         """Have the process end by a signal; it is not replaced."""
@@ -418,6 +457,10 @@ def _environment(more: Mapping[str, str], paths: Sequence[str] = ()) -> dict[str
         # Workers agree on the hashes of strings, by which bags are grouped: the number is distributed's.
         environment["PYTHONHASHSEED"] = "6640"
     return environment
+
+
+def _not_forked(process: subprocess.Popen[bytes] | Forked) -> OSError | None:
+    return process.error if isinstance(process, Forked) else None
 
 
 def _close_input(process: subprocess.Popen[bytes] | Forked) -> None:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import count
 from typing import IO, Any
 
@@ -53,44 +53,60 @@ class Template:
     def start(self, arguments: Sequence[str], channel: socket.socket) -> Forked:
         """Fork a worker; ``arguments`` are of ``treadle worker``, the channel is its ``--channel``.
 
+        If the template cannot fork it, :attr:`Forked.error` says why.
+
         Raises
         ------
         OSError
-            The template has ended.
+            The template has ended, or there is no room for the request.
         """
-        input_there, input_here = os.pipe()
-        output_here, output_there = os.pipe()
-        worker = Forked(os.fdopen(input_here, "wb", 0), os.fdopen(output_here, "rb"))
-        try:
-            with self._lock:
-                if self._over:
-                    raise BrokenPipeError("the process that forks workers has ended")
-                number = next(self._numbers)
-                self._workers[number] = worker
-            request = json.dumps({"id": number, "arguments": list(arguments)}).encode()
-            theirs = [input_there, output_there, channel.fileno()]
-            socket.send_fds(self._channel, [request], theirs)
-        except OSError:
-            worker.stdin.close()
-            worker.stdout.close()
-            raise
-        finally:
-            os.close(input_there)
-            os.close(output_there)
+        with ExitStack() as theirs:
+            # In a file it may be longer than a packet.
+            given = theirs.enter_context(os.fdopen(os.memfd_create("treadle-worker"), "w+b"))
+            given.write(json.dumps(list(arguments)).encode())
+            given.seek(0)
+            with ExitStack() as ours:
+                standard_input, stdin = map(os.fdopen, os.pipe(), ("rb", "wb"), (0, 0))
+                theirs.callback(standard_input.close)
+                ours.callback(stdin.close)
+                stdout, output = map(os.fdopen, os.pipe(), ("rb", "wb"))
+                theirs.callback(output.close)
+                ours.callback(stdout.close)
+                worker = Forked(stdin, stdout)
+                self._ask(worker, [given, standard_input, output, channel])
+                ours.pop_all()
         return worker
+
+    def _ask(self, worker: Forked, descriptors: Sequence[IO[bytes] | socket.socket]) -> None:
+        with self._lock:
+            if self._over:
+                raise BrokenPipeError("the process that forks workers has ended")
+            number = next(self._numbers)
+            self._workers[number] = worker
+        request = json.dumps({"id": number}).encode()
+        try:
+            socket.send_fds(self._channel, [request], [one.fileno() for one in descriptors])
+        except OSError:
+            with self._lock:
+                self._workers.pop(number, None)
+            raise
 
     def _listen(self) -> None:
         with suppress(OSError):
             while packet := self._channel.recv(_LARGEST):
                 answer = json.loads(packet)
+                number = answer["id"]
                 if "pid" in answer:
-                    self._workers[answer["id"]].began(answer["pid"])
+                    self._workers[number].began(answer["pid"])
+                elif "error" in answer:
+                    self._workers.pop(number).failed(OSError(answer["errno"], answer["error"]))
                 else:
-                    self._workers.pop(answer["id"]).ended(answer["status"])
+                    self._workers.pop(number).ended(answer["status"])
         with self._lock:
             self._over = True
+            left = list(self._workers.values())
         # The kernel ends them with it.
-        for worker in self._workers.values():
+        for worker in left:
             worker.ended(-signal.SIGKILL)
         self._process.wait()
         self._channel.close()
@@ -110,6 +126,8 @@ class Forked:
     def __init__(self, stdin: IO[bytes], stdout: IO[bytes]) -> None:
         self.stdin = stdin
         self.stdout = stdout
+        #: Why it could not be forked: it counts as ended then.
+        self.error: OSError | None = None
         self._changed = threading.Condition()
         self._pid: int | None = None
         self._status: int | None = None
@@ -119,6 +137,11 @@ class Forked:
         with self._changed:
             self._pid = pid
             self._changed.notify_all()
+
+    def failed(self, error: OSError) -> None:
+        """Note why it could not be forked."""
+        self.error = error
+        self.ended(os.EX_OSERR)
 
     def ended(self, status: int) -> None:
         """Note its exit status, negative for a signal."""

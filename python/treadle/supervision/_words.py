@@ -10,8 +10,11 @@ from treadle import _core
 
 __all__ = ["RefusedError", "connect", "tell"]
 
-# Seconds for the scheduler to answer: workers hand their values over meanwhile.
+# Seconds for the scheduler to answer.
 _PATIENCE = 60.0
+
+# How the names of these connections begin.
+_SUPERVISOR = "Supervisor-"
 
 
 class RefusedError(OSError):
@@ -31,12 +34,14 @@ def tell(
     credentials: Mapping[str, Any],
     name: str,
     timeout: float = 10.0,
+    patience: float | None = _PATIENCE,
 ) -> Any:
     """Ask the scheduler at an address, or another node there, and return the answer.
 
     There is a connection for this alone.
 
-    ``timeout`` is for the connection, in seconds; an answer may take a minute.
+    ``timeout`` is for the connection, in seconds, and ``patience`` for the answer; None: however long it
+    takes.
 
     Raises
     ------
@@ -47,7 +52,8 @@ def tell(
     answered: list[Any] = []
     try:
         connection.call(node, operation, argument, lambda *answer: answered.append(answer))
-        if not connection.wait(lambda: bool(answered), max(timeout, _PATIENCE)):
+        limit = None if patience is None else max(timeout, patience)
+        if not connection.wait(lambda: bool(answered), limit):
             raise TimeoutError(f"the scheduler does not answer {operation!r}")
     finally:
         connection.close()
@@ -61,8 +67,13 @@ def connect(
     address: str, name: str, credentials: Mapping[str, Any], timeout: float
 ) -> _core.Connection:
     """Return a connection that only makes calls."""
-    who = f"Supervisor-{name}-{secrets.token_hex(4)}"
+    who = f"{_SUPERVISOR}{name}-{secrets.token_hex(4)}"
     return _core.Connection(address, who, _Silent(), timeout=timeout, **credentials)
+
+
+def is_supervisor(client: str) -> bool:
+    """Return whether a connection, given by its name, is one of :func:`connect`."""
+    return client.startswith(_SUPERVISOR)
 
 
 class _Silent:

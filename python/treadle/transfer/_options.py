@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from treadle import _core
-from treadle._secret import stripped
+from treadle._secret import kept
 
 __all__ = ["ConnectOptions", "ListenOptions", "Tls", "complete", "settings"]
 
@@ -61,7 +61,7 @@ def settings(options: ListenOptions | ConnectOptions) -> dict[str, Any]:
     """Return all settings as the native code wants them."""
     result: dict[str, Any] = {**_DEFAULTS, **options}
     result["tls"] = _tls(result["tls"])
-    secret = stripped(result["secret"])
+    secret = kept(result["secret"])
     if isinstance(secret, str):
         secret = secret.encode()
     elif isinstance(secret, os.PathLike):

@@ -16,21 +16,24 @@ _MEMORYVIEW = 4
 
 # Smaller buffers stay in the stream of pickle: a frame of their own costs more than the copy.
 _SMALLEST = 512
-# `MAX_FRAMES` of crates/transfer, but for the stream.
-_MAX_BUFFERS = (1 << 16) - 1
+# `MAX_FRAMES` of crates/transfer, but for the stream, and for what messages of a cluster put before it.
+_MAX_BUFFERS = (1 << 16) - 16
 # Device of DLPack: the memory of the CPU.
 _CPU = 1
 
 Encoded = tuple[int, bytes, list[Any]]
 
 
-def encode(obj: Any) -> Any:
-    """Return ``(kind, first frame, buffers)``, or a NumPy array to send instead."""
+def encode(obj: Any, as_array: bool) -> Any:
+    """Return ``(kind, first frame, buffers)``, or a NumPy array to send instead.
+
+    ``as_array``: a tensor of another library is sent as an array. It stays what it is otherwise.
+    """
     if isinstance(obj, memoryview):
         return _encode_memoryview(obj)
     if type(obj).__module__ == "pyarrow.lib":
         obj = _compact(obj)
-    elif _is_foreign_tensor(obj):
+    elif as_array and _is_foreign_tensor(obj):
         import numpy as np
 
         return np.from_dlpack(obj)
@@ -104,7 +107,10 @@ def _compact(obj: Any) -> Any:
     with pa.ipc.new_stream(sink, obj.schema) as stream:
         stream.write(obj)
     with pa.ipc.open_stream(sink.getvalue()) as reader:
-        return reader.read_next_batch() if isinstance(obj, pa.RecordBatch) else reader.read_all()
+        is_batch = isinstance(obj, pa.RecordBatch)
+        compact = reader.read_next_batch() if is_batch else reader.read_all()
+    # Extension types that are not registered do not come back from a stream; pickled they do.
+    return compact if compact.schema == obj.schema else obj
 
 
 def _is_foreign_tensor(obj: Any) -> bool:

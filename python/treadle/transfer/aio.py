@@ -97,6 +97,9 @@ class _Notices:
         finally:
             if entry in self._waiting:
                 self._waiting.remove(entry)
+            # A cancellation whose exception is kept keeps this frame, too. What came in the same turn goes
+            # back at once, so that it stays the next.
+            del future, entry
 
     def look(self) -> None:
         """Something changed."""
@@ -117,6 +120,8 @@ class _Notices:
             self._waiting.remove(entry)
 
     def close(self) -> None:
+        """Wake nobody any more. Whoever waits learns now of what has changed."""
+        self.look()
         if self._open:
             self._open = False
             if not self.loop.is_closed():
@@ -170,8 +175,6 @@ class Listener:
     async def close(self) -> None:
         """Stop listening. Connections that were accepted stay open."""
         self._native.close()
-        # Whoever waits learns of it.
-        self._notices.look()
         self._notices.close()
 
     async def __aenter__(self) -> Listener:
@@ -361,14 +364,12 @@ class Connection:
     def abort(self) -> None:
         """Begin to close the connection, without waiting. Whoever waits here gets an error at once."""
         self._native._start_close()
-        self._notices.look()
         self._notices.close()
 
     async def close(self) -> None:
         """Close the connection, when what was sent has left, or after five seconds."""
         self._native._start_close()
         await self._notices.until(lambda: self._native._is_closed() or None)
-        self._notices.look()
         self._notices.close()
 
     async def __aenter__(self) -> Connection:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 from collections.abc import Sequence
 from contextvars import Context
 from datetime import datetime, timezone
@@ -28,9 +27,6 @@ __all__ = [
 
 #: When the engine began and ended, as ``time.time()`` has it.
 Times: TypeAlias = "tuple[float, float]"
-
-# What a carriage return takes back, of a line.
-_TAKEN_BACK = re.compile(r".*\r(?=[^\n])")
 
 
 def put_out(future: MessageFuture, frames: Sequence[Any]) -> None:
@@ -62,8 +58,12 @@ def _take(future: MessageFuture, first: int, events: Sequence[tuple[str, dict[st
 def _apply(metadata: Any, kind: str, content: dict[str, Any]) -> None:
     if kind == "stream":
         name = content["name"]
-        text = metadata[name] + content["text"]
-        metadata[name] = _TAKEN_BACK.sub("", text) if "\r" in content["text"] else text
+        kept, text = metadata[name], content["text"]
+        if "\r" in text:
+            # Lines that have ended stay as they are.
+            last = kept.rfind("\n") + 1
+            kept, text = kept[:last], _taken_back(kept[last:] + text)
+        metadata[name] = kept + text
     elif kind == "display_data":
         metadata["outputs"].append(content)
     elif kind == "execute_result":
@@ -72,6 +72,16 @@ def _apply(metadata: Any, kind: str, content: dict[str, Any]) -> None:
         metadata["execute_input"] = content["code"]
     elif kind == "error":
         metadata["error"] = error.unwrap_exception(content)
+
+
+def _taken_back(text: str) -> str:
+    """Drop, of each line, what a carriage return took back: all before it, once something follows."""
+
+    def left(line: str) -> str:
+        body = line.removesuffix("\r")
+        return body.rpartition("\r")[2] + line[len(body) :]
+
+    return "\n".join(map(left, text.split("\n")))
 
 
 def finish(

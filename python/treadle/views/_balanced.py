@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import ipyparallel
-from ipyparallel import AsyncMapResult, AsyncResult, Dependency, Reference
+from ipyparallel import AsyncResult, Dependency, Reference
 
 from treadle import _canning
-from treadle._compat.ipyparallel import ParallelFunction, PrePickled, getname
+from treadle._compat.ipyparallel import PrePickled, getname
+from treadle.views._spread import SpreadFunction, Spreading
 from treadle.views._tasks import Task
-from treadle.views._views import to_spread
 from treadle.worker._balanced import map_part
 
 __all__ = ["LoadBalancedView"]
@@ -21,8 +21,39 @@ __all__ = ["LoadBalancedView"]
 _APPLY = pickle.dumps(("apply", {}, 0))
 
 
-class LoadBalancedView(ipyparallel.LoadBalancedView):  # type: ignore[misc]
+class _ChunkedFunction(SpreadFunction):
+    """A function whose arguments are spread over tasks."""
+
+    def _cast(
+        self, sequences: Sequence[Any], longest: int, elementwise: bool
+    ) -> tuple[list[Any], dict[str, int]]:
+        count = -(-longest // (self.chunksize or 1))
+        children, counts = [], {}
+        with self.view.temp_flags(block=False, **self.flags):
+            for index in range(count):
+                parts = [
+                    self.mapObject.getPartition(sequence, index, count, longest)
+                    for sequence in sequences
+                ]
+                if elementwise:
+                    # As the builtin one: the shortest sequence ends it.
+                    size = min(map(len, parts))
+                    if not size:
+                        continue
+                    result = self.view.apply(map_part, self.func, *parts)
+                else:
+                    size = 1
+                    result = self.view.apply(self.func, *parts)
+                result.owner = False
+                children += result._children
+                counts[result.msg_ids[0]] = size
+        return children, counts
+
+
+class LoadBalancedView(Spreading, ipyparallel.LoadBalancedView):  # type: ignore[misc]
     """ipyparallel's ``LoadBalancedView``."""
+
+    _function = _ChunkedFunction
 
     def _really_apply(
         self,
@@ -90,60 +121,6 @@ class LoadBalancedView(ipyparallel.LoadBalancedView):  # type: ignore[misc]
             label=self.label if label is None else label,
         )
         return function.map(*sequences)
-
-    def parallel(self, dist: str = "b", block: bool | None = None, **flags: Any) -> Any:
-        """Decorate a function: it is called with parts of its arguments."""
-        block = self.block if block is None else block
-
-        def decorate(function: Callable[..., Any]) -> _ChunkedFunction:
-            return _ChunkedFunction(self, function, dist=dist, block=block, **flags)
-
-        return decorate
-
-
-class _ChunkedFunction(ParallelFunction):  # type: ignore[misc]
-    """A function whose arguments are spread over tasks."""
-
-    def __call__(self, *sequences: Any, **kwargs: Any) -> Any:
-        """Call it with the parts of sequences."""
-        elementwise, sequences, longest = to_spread(sequences, kwargs)
-        if longest == 0:
-            return []
-        count = -(-longest // (self.chunksize or 1))
-        children, counts = [], {}
-        with self.view.temp_flags(block=False, **self.flags):
-            for index in range(count):
-                parts = [
-                    self.mapObject.getPartition(sequence, index, count, longest)
-                    for sequence in sequences
-                ]
-                if elementwise:
-                    # As the builtin one: the shortest sequence ends it.
-                    size = min(map(len, parts))
-                    if not size:
-                        continue
-                    result = self.view.apply(map_part, self.func, *parts)
-                else:
-                    size = 1
-                    result = self.view.apply(self.func, *parts)
-                result.owner = False
-                children += result._children
-                counts[result.msg_ids[0]] = size
-        result = AsyncMapResult(
-            self.view.client,
-            children,
-            self.mapObject,
-            fname=getname(self.func),
-            ordered=self.ordered,
-            return_exceptions=self.return_exceptions,
-            chunk_sizes=counts,
-        )
-        if self.block:
-            try:
-                return result.get()
-            except KeyboardInterrupt:
-                pass
-        return result
 
 
 def _dependency(value: Any) -> Dependency:

@@ -128,14 +128,15 @@ class Cast:
         self,
         client: Engines,
         number: int,
-        engines: Sequence[int],
+        engines: list[int],
         request: str,
         label: Any,
         submitted: datetime,
     ) -> None:
         self._client = client
         self.number = number
-        self.engines = list(engines)
+        #: Other casts have this list, too.
+        self.engines = engines
         self.request = request
         self._label = label
         self._submitted = submitted
@@ -183,6 +184,8 @@ class Cast:
         """Take what engines sent: the same of each of them.
 
         ``times`` is when they began and ended, two doubles for each; empty if nobody knows.
+
+        A call that a signal handler has interrupted is made again: what it left is made up for.
         """
         if kind == "output":
             with self._lock:
@@ -202,24 +205,28 @@ class Cast:
             fresh = engines
             if arrivals:
                 fresh = [engine for engine in engines if engine not in arrivals]
-            if not fresh:
-                return
-            arrivals.update(dict.fromkeys(fresh, arrival))
-            if arrival.is_nothing:
-                self._without += len(fresh)
-            else:
-                self.size += size_of(frames)
-            listeners: Sequence[Callable[[], None]] = ()
-            if is_last := self.finished:
-                listeners, self._listeners = self._listeners, ()
-        if is_last:
+            if fresh:
+                arrivals.update(dict.fromkeys(fresh, arrival))
+                if arrival.is_nothing:
+                    self._without += len(fresh)
+                else:
+                    self.size += size_of(frames)
+        if self.finished:
             self._client.ended(self)
         if self._messages:
-            for engine in fresh:
+            for engine in fresh or engines:
                 if engine in self._messages:
                     self._settle(engine)
-        for listener in listeners:
-            listener()
+        if self.finished:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Call the listeners. One is taken off when it was called: it may be interrupted."""
+        while listeners := self._listeners:
+            listeners[0]()
+            with self._lock:
+                left = (one for one in self._listeners if one is not listeners[0])
+                self._listeners = tuple(left)
 
     def when_finished(self, listener: Callable[[], None]) -> None:
         """Have a function called once nothing more comes: now if that is so."""
@@ -336,7 +343,8 @@ class CastResult(AsyncResult):  # type: ignore[misc]
         self._output_ready = True
         self._output_event.set()
         if self.done():
-            # Somebody has cancelled it.
+            # Somebody has cancelled it; or an interrupt came before this was through.
+            self._finalize_result(self)
             return
         try:
             if self._single_result:

@@ -82,8 +82,14 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
         self._lock = threading.Lock()
         # By number: what is not finished.
         self._casts: dict[int, Cast] = {}
+        # Those to which something is being delivered: they are needed again if that is interrupted.
+        self._arriving: dict[int, Cast] = {}
         self._futures = _Futures(self)
         self._refreshed = -1.0
+        # The last engines of a cast, by how many they are.
+        self._last_lists: dict[int, list[int]] = {}
+        # Why nothing arrives any more.
+        self._over: str | None = None
         self._registrations = self._submitted = 0
         # The last cast that is known to have failed somewhere.
         self._failed = 0
@@ -144,6 +150,9 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
         missing = set(ids).difference(self._ids)
         if missing:
             raise IndexError(f"No such engine: {min(missing)}")
+        if len(set(ids)) < len(ids):
+            twice = min(one for one in ids if ids.count(one) > 1)
+            raise ValueError(f"engine {twice} is named twice: name each one once")
         return idents, ids
 
     def wait_for_engines(
@@ -189,6 +198,10 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
             raise RuntimeError("Client cannot be used after it was closed")
         head = pickle.dumps((operation, options, self._failed))
         submitted = datetime.now(timezone.utc)
+        # The history keeps the engines of each cast: one list is enough for calls to the same ones.
+        listed = self._last_lists.get(len(engines))
+        if listed is None or listed != engines:
+            listed = self._last_lists[len(engines)] = list(engines)
         with self._lock:
             # What arrives before the cast's number is known here is kept.
             self._registrations += 1
@@ -196,7 +209,7 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
         cast = None
         try:
             number = self._transport.cast(engines, head, payload, *tree)
-            cast = Cast(self, number, engines, request, label, submitted)
+            cast = Cast(self, number, listed, request, label, submitted)
             self.history.add(cast)
         finally:
             with self._lock:
@@ -206,8 +219,12 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
                 self._registrations -= 1
                 if not self._registrations:
                     self._early.clear()
+                over = self._over
         for arrival in early:
             cast.arrive(*arrival)
+        if over is not None:
+            # It was not among those that were lost.
+            _lose(cast, over)
         return cast
 
     def submit(self, task: Task, *, timeout: float | None, label: Any) -> MessageFuture:
@@ -250,15 +267,17 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
         if kind == "finished" and not succeeded(frames):
             self._failed = max(self._failed, number)
         with self._lock:
-            cast = self._casts.get(number)
+            cast = self._casts.get(number) or self._arriving.get(number)
             if cast is None:
                 if self._registrations:
                     self._early.setdefault(number, []).append((engines, kind, frames, times))
                 return
+            self._arriving[number] = cast
         try:
             cast.arrive(engines, kind, frames, times)
         except Exception:
             logger.exception("%s of cast %d at engines %s", kind, number, engines)
+        self._arriving.pop(number, None)
 
     def ended(self, cast: Cast) -> None:
         """Take note that all results of a cast have come."""
@@ -293,9 +312,10 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
     def disconnected(self, reason: str) -> None:
         """Lose all that is not finished."""
         with self._lock:
+            self._over = reason
             casts = list(self._casts.values())
         for cast in casts:
-            cast.arrive(cast.waiting(), "lost", [reason.encode()], b"")
+            _lose(cast, reason)
         self._tasks.disconnected(reason)
 
     # what is asked beside the casts
@@ -497,3 +517,8 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
         if targets is not None:
             targets = self._build_targets(targets)[1]
         return LoadBalancedView(client=self, targets=targets, **flags)
+
+
+def _lose(cast: Cast, reason: str) -> None:
+    if engines := cast.waiting():
+        cast.arrive(engines, "lost", [reason.encode()], b"")

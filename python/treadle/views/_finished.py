@@ -22,8 +22,8 @@ class Finished:
         self._bytes = 0
 
     def add(self, cast: Cast) -> None:
-        """Keep a cast."""
-        if cast.size > _BYTES:
+        """Keep a cast. To do so once more changes nothing."""
+        if cast.size > _BYTES or cast.number in self._kept:
             return
         self._kept[cast.number] = cast
         self._bytes += cast.size

@@ -18,17 +18,25 @@ class Magics(ParallelMagics):  # type: ignore[misc]
     They use all engines of the current client, and wait, until a view is activated.
     """
 
+    # What somebody activated.
     _view: Any = None
+    # All engines of the client that was the current one.
+    _all: Any = None
 
     @property
     def view(self) -> Any:
         """The view that is used."""
-        if self._view is None or self._view.client._closed:
-            client = get_global_client()
-            if client is None or not hasattr(client, "engines"):
-                raise UsageError("%px needs engines: make a treadle.Client first")
-            self._view = client.engines.direct_view("all", block=True)
-        return self._view
+        if self._view is not None and not self._view.client._closed:
+            return self._view
+        client = get_global_client()
+        if client is None or not hasattr(client, "engines"):
+            raise UsageError("%px needs engines: make a treadle.Client first")
+        engines = client.engines
+        if self._all is None or self._all.client is not engines:
+            # What %pxconfig said of waiting stays; targets are of one client.
+            block = True if self._all is None else self._all.block
+            self._all = engines.direct_view("all", block=block)
+        return self._all
 
     @view.setter
     def view(self, view: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -11,25 +11,52 @@ import ipyparallel
 from ipyparallel import AsyncMapResult, AsyncResult, Reference
 
 from treadle import _canning
-from treadle._compat.ipyparallel import ParallelFunction, PrePickled, getname, partitioning
+from treadle._compat.ipyparallel import PrePickled, getname, partitioning
 from treadle._numbers import whole
 from treadle.views._cast import Cast, CastResult
 from treadle.views._messages import History, Outstanding
+from treadle.views._spread import SpreadFunction, Spreading
 
-__all__ = ["BroadcastView", "DirectView", "to_spread"]
+__all__ = ["BroadcastView", "DirectView"]
 
 # Bytes of partitions that all engines get, rather than each of them a message of its own.
 _LITTLE = 64 * 1024
 
 
-class _Casting:
+class _SpreadFunction(SpreadFunction):
+    """A function whose arguments are spread over the engines of a view."""
+
+    def _cast(
+        self, sequences: Sequence[Any], longest: int, elementwise: bool
+    ) -> tuple[list[Any], dict[str, int]]:
+        engines = _listed(self.view, None)
+        chosen, values, counts = [], [], []
+        for index, engine in enumerate(engines):
+            parts = tuple(
+                self.mapObject.getPartition(sequence, index, len(engines), longest)
+                for sequence in sequences
+            )
+            if any(len(part) for part in parts):
+                chosen.append(engine)
+                values.append(parts)
+                counts.append(min(map(len, parts)) if elementwise else 1)
+        with self.view.temp_flags(**self.flags):
+            children = self.view._cast_parts(
+                "part", chosen, values, common=self.func, elementwise=elementwise
+            )
+        sizes = {child.msg_id: count for child, count in zip(children, counts, strict=True)}
+        return children, sizes
+
+
+class _Casting(Spreading):
     """What direct and broadcast views do in one cast."""
 
     client: Any
     targets: Any
-    block: bool
     track: bool
     label: Any
+
+    _function = _SpreadFunction
 
     # Of the tree of engines: what the user has asked for.
     _tree: tuple[int | None, int | None] = (None, None)
@@ -60,14 +87,6 @@ class _Casting:
 
     def _sync_results(self) -> None:
         self.outstanding.sweep()
-
-    def _finish(self, result: Any, block: bool | None) -> Any:
-        if self.block if block is None else block:
-            try:
-                return result.get()
-            except KeyboardInterrupt:
-                pass
-        return result
 
     def _dumps(self, value: Any) -> list[Any]:
         return _canning.dumps(value, by_value=self.client._by_value)
@@ -233,15 +252,6 @@ class _Casting:
         )
         return function.map(*sequences)
 
-    def parallel(self, dist: str = "b", block: bool | None = None, **flags: Any) -> Any:
-        """Decorate a function: it is called with parts of its arguments, one on each engine."""
-        block = self.block if block is None else block
-
-        def decorate(function: Callable[..., Any]) -> _SpreadFunction:
-            return _SpreadFunction(self, function, dist=dist, block=block, **flags)
-
-        return decorate
-
     # serialisation
 
     def use_cloudpickle(self) -> Any:
@@ -269,77 +279,6 @@ class DirectView(_Casting, ipyparallel.DirectView):  # type: ignore[misc]
 
 class BroadcastView(_Casting, ipyparallel.BroadcastView):  # type: ignore[misc]
     """ipyparallel's ``BroadcastView``."""
-
-
-class _SpreadFunction(ParallelFunction):  # type: ignore[misc]
-    """A function whose arguments are spread over the engines of a view."""
-
-    def __call__(self, *sequences: Any, **kwargs: Any) -> Any:
-        """Call it with the parts of sequences."""
-        elementwise, sequences, longest = to_spread(sequences, kwargs)
-        if longest == 0:
-            return []
-        engines = _listed(self.view, None)
-        chosen, values, counts = [], [], []
-        for index, engine in enumerate(engines):
-            parts = tuple(
-                self.mapObject.getPartition(sequence, index, len(engines), longest)
-                for sequence in sequences
-            )
-            if any(len(part) for part in parts):
-                chosen.append(engine)
-                values.append(parts)
-                counts.append(min(map(len, parts)) if elementwise else 1)
-        with self.view.temp_flags(**self.flags):
-            children = self.view._cast_parts(
-                "part", chosen, values, common=self.func, elementwise=elementwise
-            )
-        result = AsyncMapResult(
-            self.view.client,
-            children,
-            self.mapObject,
-            fname=getname(self.func),
-            ordered=self.ordered,
-            return_exceptions=self.return_exceptions,
-            chunk_sizes={
-                child.msg_id: count for child, count in zip(children, counts, strict=True)
-            },
-        )
-        return self.view._finish(result, bool(self.block))
-
-
-def to_spread(
-    sequences: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[bool, tuple[Any, ...], int]:
-    """Return what a function that spreads its arguments is called with.
-
-    That is whether its elements are meant (a ``map``), the sequences, and the longest one's length.
-
-    Raises
-    ------
-    TypeError
-        It has keyword arguments.
-    ValueError
-        The sequences themselves are meant, and are not equally long.
-    """
-    elementwise = kwargs.pop("__ipp_mapping", False)
-    if kwargs:
-        raise TypeError(f"Unexpected keyword arguments: {kwargs}")
-    sequences = tuple(map(_sized, sequences))
-    lengths = [len(sequence) for sequence in sequences]
-    longest = max(lengths)
-    if longest and not elementwise and min(lengths) != longest:
-        raise ValueError(f"all sequences must have equal length, but have {lengths}")
-    return elementwise, sequences, longest
-
-
-def _sized(sequence: Any) -> Any:
-    """Return a sequence, or a list of what an iterator has."""
-    try:
-        len(sequence)
-    except Exception:
-        return list(sequence)
-    return sequence
 
 
 def _listed(view: Any, targets: Any) -> list[int]:

@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
-from dask.utils import key_split
 from distributed.actor import Actor
 from distributed.utils import iscoroutinefunction
 
@@ -18,6 +17,7 @@ from treadle import _core
 from treadle._calls import Opaque
 from treadle._compat.dask import TaskRef
 from treadle._compat.distributed import ThreadPoolExecutor, run_actor
+from treadle._groups import prefix_of
 from treadle.worker import errors
 from treadle.worker._slots import worker_here
 
@@ -37,12 +37,14 @@ class Actors:
     def __init__(self, worker: WorkerStandIn) -> None:
         self._worker = worker
         self._instances = worker.state.actors
+        self._numbers: dict[Hashable, int] = {}
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="Dask-Actor-Threads")
         self._lock = threading.Lock()
 
-    def add(self, key: Hashable, instance: Any) -> Actor:
-        """Keep an actor, and return a handle of it."""
+    def add(self, key: Hashable, instance: Any, number: int = 0) -> Actor:
+        """Keep an actor, and return a handle of it. ``number`` tells it from others of its key."""
         self._instances[key] = instance
+        self._numbers[key] = number
         # Never bound to a client: with a future of its own it would keep the actor alive for ever.
         # In tasks of this worker it works by the worker alone; elsewhere it is unpickled, and bound.
         handle = Actor.__new__(Actor)
@@ -55,12 +57,15 @@ class Actors:
         vars(handle)["_try_bind_worker_client"] = _stay_unbound
         return handle
 
-    def drop(self, key: Hashable) -> None:
-        """Forget an actor."""
-        self._instances.pop(key, None)
+    def drop(self, key: Hashable, number: int = 0) -> None:
+        """Forget an actor, unless another one has its key by now: this may be told late."""
+        if self._numbers.get(key) == number:
+            self._numbers.pop(key)
+            self._instances.pop(key, None)
 
     def clear(self) -> None:
         """Forget all actors."""
+        self._numbers.clear()
         self._instances.clear()
 
     def close(self) -> None:
@@ -93,7 +98,7 @@ class Actors:
                         tuple(args),
                         keywords,
                         {"worker": self._worker},
-                        f"{key_split(actor)}.{function}",
+                        f"{prefix_of(actor)}.{function}",
                         self._worker.actor_threads,
                         self._lock,
                     ),

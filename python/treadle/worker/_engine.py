@@ -295,12 +295,13 @@ class Engine:
         else:
             try:
                 lines = self._shell.format(error, _FRAMES)
-            except Exception as another:
-                lines = [f"its traceback cannot be shown: {another!r}"]
+            except BaseException as another:
+                lines = [f"its traceback cannot be shown: {type(another).__name__}"]
         try:
             text = str(error)
-        except Exception as another:
-            text = f"it cannot be shown: {another!r}"
+        except BaseException as another:
+            # A method of the user's class may raise anything.
+            text = f"it cannot be shown: {type(another).__name__}"
         method = "execute" if operation == "execute" else "apply"
         info = {"engine_uuid": self.uuid, "engine_id": self.id, "method": method}
         content = {

@@ -10,8 +10,10 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import dask
-from dask.utils import key_split, parse_timedelta
+from dask.utils import parse_timedelta
 from distributed import profile
+
+from treadle._groups import prefix_of
 
 __all__ = ["Profiler"]
 
@@ -140,7 +142,7 @@ class Profiler:
             frame = frames.get(thread)
             if frame is None:
                 continue
-            prefix = str(key_split(key))
+            prefix = prefix_of(key)
             tree = self._keys.get(prefix)
             if tree is None:
                 tree = self._keys[prefix] = profile.create()

@@ -310,13 +310,13 @@ class Service:
         where = "" if key is None else f"the result of {key!r} at worker {self.worker.address}"
         return errors.unserializable(value, exception, where)
 
-    def add_actor(self, key: Hashable, instance: Any) -> Any:
+    def add_actor(self, key: Hashable, instance: Any, number: int = 0) -> Any:
         """Keep an actor and return its handle, the value of the task that made it."""
-        return self._actors.add(key, instance)
+        return self._actors.add(key, instance, number)
 
-    def drop_actor(self, key: Hashable) -> None:
+    def drop_actor(self, key: Hashable, number: int = 0) -> None:
         """Forget an actor: its task was released."""
-        self._actors.drop(key)
+        self._actors.drop(key, number)
 
     def steps_came(self) -> None:
         """Have plugins told, in the loop, how tasks went on that no thread runs now."""
@@ -352,7 +352,7 @@ class Service:
             return
         try:
             self._native.answer(id, answer)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             # It is too long; what is said instead is not.
             self._native.answer(id, None, errors.dump(ValueError(f"{operation}: {error}")))
 

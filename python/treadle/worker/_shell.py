@@ -149,6 +149,13 @@ def _ipython_shell(outputs: Callable[[], Outputs], directory: str) -> Any:
             self.showtraceback((type(error), error, frames), tb_offset=0)
             return self._lines
 
+        def showtraceback(self, *args: Any, **options: Any) -> None:
+            try:
+                super().showtraceback(*args, **options)
+            except BaseException as another:
+                # A method of the user's class may raise anything.
+                self._lines = [f"its traceback cannot be shown: {type(another).__name__}"]
+
         def _showtraceback(self, _kind: Any, _error: Any, lines: Any) -> None:
             self._lines = lines.splitlines() if isinstance(lines, str) else list(lines)
 

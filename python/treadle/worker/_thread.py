@@ -19,8 +19,12 @@ __all__ = ["ThreadWorker"]
 class ThreadWorker:
     """A worker on threads of this process."""
 
-    #: As long as it is in its cluster's list, it is there.
-    left = False
+    #: It has joined when it is made.
+    announced = True
+    #: It has started, or it could not be made.
+    given_up = None
+    #: Whether it leaves, as the scheduler has asked it to: it counts no more.
+    leaving = False
 
     def __init__(
         self,
@@ -48,6 +52,11 @@ class ThreadWorker:
             raise
 
     @property
+    def left(self) -> bool:
+        """Whether it has ended, say since the cluster asked it to leave."""
+        return self.wait(0.0) is not None
+
+    @property
     def native(self) -> Native:
         """Its native side."""
         native: Native = self._native
@@ -62,6 +71,10 @@ class ThreadWorker:
     def wait(self, timeout: float) -> End | None:
         """Wait until it has ended; return why, or None after so many seconds."""
         return end_of(self._native, timeout)
+
+    def let_go(self) -> None:
+        """Let it end by itself, when it has handed over its values."""
+        self.leaving = True
 
     @property
     def runs_tasks(self) -> bool:

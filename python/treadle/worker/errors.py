@@ -9,6 +9,7 @@ cannot unpickle becomes a replacement there. A traceback of more than 64 KiB is 
 from __future__ import annotations
 
 import asyncio
+import builtins
 import concurrent.futures
 import io
 import os
@@ -22,7 +23,6 @@ import dask
 from dask.utils import typename
 from distributed.exceptions import Reschedule
 from distributed.utils import truncate_exception
-from tblib.pickling_support import pickle_exception
 
 from treadle._compat.dask import task_spec
 from treadle._compat.distributed import worker_module
@@ -72,7 +72,7 @@ def load(data: bytes) -> tuple[BaseException, TracebackType | None]:
         exception = pickle.loads(pickled)
         if not isinstance(exception, BaseException):
             raise TypeError
-    except Exception:
+    except (Exception, SystemExit):
         exception = Exception(text)
     return exception, load_traceback(traceback)
 
@@ -121,31 +121,40 @@ def _parts(exception: BaseException) -> tuple[bytes, bytes | None, str, Tracebac
     if isinstance(exception, (SystemExit, KeyboardInterrupt)):
         # It would end whoever asks for the result.
         exception = _ordinary(exception, "the task")
-    shown = _visible(exception.__traceback__)
+    shown = _visible(_traceback_of(exception))
     short = _truncated(exception)
     # The traceback travels beside it, but for those of its causes.
-    own, short.__traceback__ = short.__traceback__, None
+    own = _traceback_of(short)
+    # A class may forbid to set attributes.
+    BaseException.with_traceback(short, None)
     try:
         pickled = _pickle(short)
     finally:
-        short.__traceback__ = own
+        BaseException.with_traceback(short, own)
     traceback = _dumps(_Pickler, shown) if shown is not None else None
     if traceback is not None and len(traceback) > _LONGEST_TRACEBACK:
         traceback = None
     return pickled, traceback, _repr(short), shown
 
 
+def _traceback_of(exception: BaseException) -> TracebackType | None:
+    # A class may have an attribute of this name.
+    base: Any = BaseException
+    found: TracebackType | None = base.__traceback__.__get__(exception)
+    return found
+
+
 def _ordinary(exception: BaseException, what: str) -> RuntimeError:
     error = RuntimeError(f"{what} raised {exception!r}")
-    return error.with_traceback(exception.__traceback__)
+    return error.with_traceback(_traceback_of(exception))
 
 
 def _truncated(exception: BaseException) -> BaseException:
     longest = dask.config.get("distributed.admin.max-error-length", 10_000)
     try:
         return cast("BaseException", truncate_exception(exception, longest))
-    except Exception:
-        # Its __str__ raises.
+    except BaseException:
+        # Its __str__ raises, whatever it may be.
         return exception
 
 
@@ -159,7 +168,8 @@ def _pickle(exception: BaseException) -> bytes:
             if len(pickled) <= _LARGEST:
                 pickle.loads(pickled)
                 return pickled
-        except Exception:
+        except BaseException:
+            # Methods of its class are called, which may raise anything.
             continue
     return pickle.dumps(Exception(_repr(exception)), protocol=5)
 
@@ -168,9 +178,75 @@ def _reduce(value: Any) -> Any:
     if isinstance(value, TracebackType):
         return _tracebacks.reduce(value)
     if isinstance(value, BaseException):
-        # With what it was raised from, and notes.
-        return pickle_exception(value)
+        return _reduce_exception(value)
     return NotImplemented
+
+
+def _reduce_exception(exception: BaseException) -> tuple[Any, ...]:
+    """Reduce an exception with what it was raised from, and notes.
+
+    One whose class has an ``__init__`` of its own, and no ``__reduce__``, is made without it: what it takes
+    is not known. What tblib does, which has no text of ``SyntaxError`` and ``UnicodeError``.
+    """
+    links = (
+        exception.__cause__,
+        _traceback_of(exception),
+        exception.__context__,
+        exception.__suppress_context__,
+    )
+    kind = type(exception)
+    reduced: Any = exception.__reduce__()
+    if isinstance(reduced, str):
+        raise TypeError(f"__reduce__ of {typename(kind)} returns a name")
+    function, arguments, *rest = reduced
+    if kind.__reduce__ not in (BaseException.__reduce__, OSError.__reduce__):
+        return (_rebuild, (function, arguments, None, {}, links), *rest)
+    state = dict(vars(exception))
+    if _own_init(kind):
+        return _rebuild, (function, arguments, None, state, links)
+    made_of = arguments if isinstance(exception, _GROUP) else ()
+    set_to = {"args": exception.args}
+    if isinstance(exception, OSError):
+        for name in ("errno", "strerror", "filename", "filename2"):
+            # Set to None, they would be shown.
+            if (value := getattr(exception, name)) is not None:
+                set_to[name] = value
+    return _rebuild, (function, made_of, set_to, state, links)
+
+
+# Before Python 3.11 there are none.
+_GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())
+
+
+def _own_init(kind: type[BaseException]) -> bool:
+    """Whether nobody has written an ``__init__`` for a class of exceptions but Python itself."""
+    return next(c for c in kind.__mro__ if "__init__" in vars(c)).__module__ == "builtins"
+
+
+def _rebuild(
+    function: Any,
+    arguments: tuple[Any, ...],
+    set_to: dict[str, Any] | None,
+    state: dict[str, Any],
+    links: tuple[Any, ...],
+) -> BaseException:
+    made: BaseException
+    if set_to is None:
+        made = function(*arguments)
+    else:
+        made = function.__new__(function, *arguments)
+        for name, value in set_to.items():
+            owner: Any = BaseException if name == "args" else OSError
+            getattr(owner, name).__set__(made, value)
+    vars(made).update(state)
+    # Not as attributes, which the class may forbid to set.
+    cause, traceback, context, suppressed = links
+    base: Any = BaseException
+    base.__cause__.__set__(made, cause)
+    base.__traceback__.__set__(made, traceback)
+    base.__context__.__set__(made, context)
+    base.__suppress_context__.__set__(made, suppressed)
+    return made
 
 
 class _Pickler(pickle.Pickler):
@@ -208,5 +284,5 @@ def _is_hidden(file: str) -> bool:
 def _repr(value: Any) -> str:
     try:
         return repr(value)[:10_000]
-    except Exception:
+    except BaseException:
         return f"<{typename(type(value))} whose repr raises>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ def connect(cluster: LocalCluster) -> Iterator[Connect]:
 
     def connect(handlers: Any = None, **options: Any) -> Any:
         name = f"client-{os.getpid()}-{time.monotonic_ns()}"
-        options.setdefault("secret", cluster._secret)
+        options.setdefault("secret", Path(cluster.secret_file))
         address = cluster.scheduler_address
         connection = _core.Connection(address, name, handlers or Handlers(), **options)
         made.append(connection)

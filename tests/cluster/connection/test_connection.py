@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -142,7 +143,7 @@ def test_an_error_is_an_answer(connection: Any) -> None:
 
 def test_clients_ask_each_other(cluster: LocalCluster) -> None:
     told = Handlers()
-    secret, address = cluster._secret, cluster.scheduler_address
+    secret, address = Path(cluster.secret_file), cluster.scheduler_address
     asked = _core.Connection(address, "client-asked", told, secret=secret)
     asking = _core.Connection(address, "client-asking", Handlers(), secret=secret)
     answers: list[Any] = []
@@ -333,7 +334,7 @@ def test_the_end_of_the_scheduler_wakes_everybody() -> None:
 
 def test_a_connection_that_is_dropped_is_closed(cluster: LocalCluster, connection: Any) -> None:
     told = Handlers()
-    address, secret = connection.address, cluster._secret
+    address, secret = connection.address, Path(cluster.secret_file)
     dropped = _core.Connection(address, "client-dropped", told, secret=secret)
     answers: list[tuple[Any, Any]] = []
     connection.call("client-dropped", "ask", None, lambda *one: answers.append(one))

@@ -136,7 +136,24 @@ def test_certificates_let_a_worker_in(start: Start, tmp_path: Path) -> None:
     [
         (("worker",), "ADDRESS"),
         (("worker", "a:1", "--resources", "GPU"), "NAME=AMOUNT"),
-        (("worker", "a:1", "--memory-limit", "lots"), "2GiB"),
+        *[
+            (("worker", "a:1", "--memory-limit", limit), "2GiB")
+            for limit in ("lots", "-5", "-1GiB", "1e400")
+        ],
+        (("worker", "a:1", "--nanny", "--memory-limit", "-5"), "'-5': give bytes"),
+        (("shuffle-server", "a:1", "--memory-limit", "-5"), "'-5': give bytes"),
+        (("worker", "a:1", "--scheduler-timeout", "nan"), "'nan' is no number"),
+        (("scheduler", "--worker-timeout", "1e300"), "--worker-timeout"),
+        (("scheduler", "--scheduler-file", "/no/such/a.json"), "there is no directory /no/such"),
+        (("scheduler", "--log-file", "/no/such/a.log"), "there is no directory /no/such"),
+        (("scheduler", "--http", "127.0.0.1:70000"), "HOST:PORT"),
+        (("scheduler", "--http", "::1:0"), "[::1]:7787"),
+        (("scheduler", "--http", "no.such.host.invalid:0"), "no such host"),
+        (("shuffle-server", "foo"), "treadle://foo has no port"),
+        (("scheduler", "foo"), "treadle://foo has no port"),
+        (("worker", "[::1]"), "treadle://[::1] has no port"),
+        (("worker", "foo:bar"), "'bar' is no port"),
+        (("worker", "treadle://foo:65536"), "'65536' is no port"),
         (("scheduler", "a:1", "--port", "1"), "--host and --port"),
         (("scheduler", "--http", "foo"), "--http"),
         (("scheduler", "treadle+tls://127.0.0.1:0"), "--tls PREFIX"),
@@ -147,3 +164,27 @@ def test_options_that_make_no_sense(start: Start, arguments: tuple[str, ...], me
     process = start(*arguments)
     assert process.wait() == 2
     assert message in process.output
+    usage, _, _, error = process.lines
+    assert usage.startswith("Usage: ")
+    assert error.startswith("Error: ")
+
+
+def test_an_address_that_is_wrong_is_said_once(start: Start) -> None:
+    process = start("worker", "--nanny", "--nworkers", "2", "foo")
+    assert process.wait() == 2
+    assert process.output.count("foo has no port") == 1
+    assert process.lines[-1].startswith("Error: ")
+
+
+def test_a_file_that_cannot_be_written_is_named(start: Start) -> None:
+    process = start("scheduler", "--port", "0", "--scheduler-file", "/proc/scheduler.json")
+    assert process.wait() == 1
+    assert process.lines == ["Error: /proc/scheduler.json: No such file or directory"]
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
+def test_pages_are_at_the_host_that_is_named(start: Start, host: str) -> None:
+    scheduler = start("scheduler", "--port", "0", "--http", f"{host}:0")
+    expected = "127.0.0.1" if host == "localhost" else host
+    assert scheduler.http.startswith(f"http://{expected}:")
+    assert "workers" in scheduler.state()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,16 @@ def test_what_an_actor_raises_is_the_answer(caller: HubClient, worker: HubWorker
     worker.service.drop_actor("counter")
     with pytest.raises(KeyError):
         execute(caller, worker, "increment").result(SOON)
+
+
+def test_an_actor_is_not_dropped_by_the_late_end_of_an_earlier_one(worker: HubWorker) -> None:
+    service = worker.service
+    for number in (1, 2):
+        worker.run(partial(service.add_actor, "counter", Counter(), number))
+    service.drop_actor("counter", 1)
+    assert list(service.worker.state.actors) == ["counter"]
+    service.drop_actor("counter", 2)
+    assert service.worker.state.actors == {}
 
 
 def test_an_actors_handle_works_in_tasks(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import subprocess
 import sys
 import threading
 import traceback
 import weakref
+import xml.etree.ElementTree
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -202,3 +205,68 @@ def test_notes_and_groups_travel() -> None:
     assert first.__notes__ == ["a note"]
     assert type(second) is ValueError
     assert first.__traceback__ is not None
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    """No attribute of it can be set."""
+
+    number: int
+    text: str = "text"
+
+
+class Stern(Exception):
+    """Its traceback is its own, and pickling it wants to end the process."""
+
+    @property
+    def __traceback__(self) -> Any:
+        raise ValueError("no traceback")
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+    __repr__ = __str__
+
+    def __reduce__(self) -> Any:
+        raise KeyboardInterrupt
+
+
+class TwoArguments(OSError):
+    def __init__(self, path: str, *, what: str) -> None:
+        super().__init__(2, what, path)
+
+
+MADE: list[Callable[[], Any]] = [
+    lambda: compile("a b", "file.py", "exec"),
+    lambda: b"\xff".decode("utf-8"),
+    lambda: xml.etree.ElementTree.fromstring("<a"),
+    lambda: open("/no/such/file"),  # noqa: SIM115
+    lambda: {}["key"],
+    lambda: (_ for _ in ()).throw(Frozen(3)),
+    lambda: (_ for _ in ()).throw(TwoArguments("/a", what="gone")),
+    lambda: importlib.import_module("no.such.module"),
+]
+
+
+@pytest.mark.parametrize("make", MADE)
+def test_an_exception_keeps_its_class_and_its_text(make: Callable[[], Any]) -> None:
+    error = caught(make)
+    BaseException.__cause__.__set__(error, ValueError("a cause"))
+    loaded, trace = errors.load(errors.dump(error))
+    assert (type(loaded), str(loaded)) == (type(error), str(error))
+    assert vars(loaded) == vars(error)
+    assert str(loaded.__cause__) == "a cause"
+    assert trace is not None
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="there are no groups of exceptions")
+def test_a_group_of_exceptions_keeps_its_class() -> None:
+    group = BaseExceptionGroup("both", [SystemExit(1), Frozen(2)])  # noqa: F821
+    loaded, _ = errors.load(errors.dump(group))
+    assert repr(loaded) == repr(group)
+
+
+def test_methods_of_an_exception_may_raise_anything() -> None:
+    loaded, _ = errors.load(errors.dump(Stern("x")))
+    assert type(loaded) is Exception
+    assert "Stern" in str(loaded)

@@ -108,8 +108,7 @@ impl Inner {
         } else if object > self.last_incoming && self.mapped.len() < MAX_EARLY {
             self.mapped.insert(object, mappings);
         } else {
-            let regions = mappings.into_iter().map(Arc::new).collect();
-            self.garbage.push(Garbage::Regions(regions));
+            self.discard(mappings.into_iter().map(Arc::new).collect());
             if object > self.last_incoming
                 && let Some(channel) = &self.channel
             {
@@ -132,9 +131,7 @@ impl Inner {
             inbound.accepted = Some(Instant::now());
             self.handle(Event::Mapped(object), now);
         } else {
-            self.garbage.push(Garbage::Regions(
-                mappings.into_iter().map(Arc::new).collect(),
-            ));
+            self.discard(mappings.into_iter().map(Arc::new).collect());
             self.not_mapped(object);
         }
     }
@@ -178,9 +175,9 @@ impl Inner {
             let Some(inbound) = self.incoming.get_mut(&object) else {
                 continue;
             };
-            if inbound.state == State::Failed(Failure::Cancelled) {
+            if inbound.state == State::Failed(Failure::Cancelled) && !self.is_gapless {
                 let inbound = self.incoming.remove(&object).expect("found above");
-                self.garbage.push(Garbage::Regions(inbound.regions));
+                self.discard(inbound.regions);
                 continue;
             }
             inbound.claimed = true;
@@ -202,7 +199,7 @@ impl Inner {
         inbound.claimed = false;
         if matches!(inbound.state, State::Failed(_)) {
             let inbound = self.incoming.remove(&object).expect("found above");
-            self.garbage.push(Garbage::Regions(inbound.regions));
+            self.discard(inbound.regions);
             return;
         }
         let at = self.order.partition_point(|other| *other < object);
@@ -290,7 +287,7 @@ impl Inner {
 
     pub(crate) fn refuse(&mut self, object: TransferId, event: Event, now: Duration) {
         if let Some(inbound) = self.incoming.remove(&object) {
-            self.garbage.push(Garbage::Regions(inbound.regions));
+            self.discard(inbound.regions);
         }
         self.handle(event, now);
     }
@@ -393,17 +390,24 @@ impl Inner {
     /// It will not be complete. Whoever claimed it is told; nobody else needs to know.
     pub(super) fn receive_failed(&mut self, object: TransferId, failure: Failure) {
         if let Some(inbound) = self.incoming.get_mut(&object) {
+            let is_kept = self.is_gapless && failure == Failure::Cancelled;
             inbound.state = State::Failed(failure);
             let regions = std::mem::take(&mut inbound.regions);
-            self.garbage.push(Garbage::Regions(regions));
-            if !inbound.claimed {
+            if !inbound.claimed && !is_kept {
                 self.incoming.remove(&object);
                 if let Ok(at) = self.order.binary_search(&object) {
                     self.order.remove(at);
                 }
             }
+            self.discard(regions);
         }
         self.changed = true;
+    }
+
+    /// Nobody receives into these any more, whatever stripes still bring. They are dropped without the lock.
+    fn discard(&mut self, regions: Vec<Arc<Region>>) {
+        regions.iter().for_each(|region| region.close());
+        self.garbage.push(Garbage::Regions(regions));
     }
 }
 

@@ -158,7 +158,9 @@ struct Inner {
     /// The client may cast again.
     room: Condvar,
     engine: Arc<Engine>,
-    wires: OnceLock<Option<Wires>>,
+    wires: OnceLock<Wires>,
+    /// Held while they are made.
+    making: Mutex<()>,
     /// When the thread wakes by itself; nothing while it is awake.
     wakes: Mutex<Option<Instant>>,
 }
@@ -242,6 +244,7 @@ impl Plane {
             room: Condvar::new(),
             engine,
             wires: OnceLock::new(),
+            making: Mutex::default(),
             wakes: Mutex::new(None),
         }))
     }
@@ -269,7 +272,7 @@ impl Plane {
         self.0.with(|node, deferred| node.end(deferred));
         self.0.engine.close();
         self.0.wake();
-        if let Some(Some(wires)) = self.0.wires.get() {
+        if let Some(wires) = self.0.wires.get() {
             wires.leadership.call_standby();
         }
     }
@@ -292,7 +295,7 @@ impl Plane {
         let deadline = Instant::now() + timeout;
         match (inner.engine.take(), inner.wires.get()) {
             (Some(next), _) => next,
-            (None, Some(Some(wires))) => inner.lead_for_engine(wires, deadline),
+            (None, Some(wires)) => inner.lead_for_engine(wires, deadline),
             (None, _) => inner.engine.wait(deadline),
         }
     }
@@ -378,13 +381,16 @@ impl Plane {
             let waited = inner.room.wait_timeout(node, INTERRUPT);
             node = waited.unwrap_or_else(PoisonError::into_inner).0;
             if node.is_over() {
-                return Err(CastError::Refused("the client is closed".to_owned()));
+                break;
             }
             drop(node);
             if wait.is_interrupted() {
                 return Err(NetError::Interrupted.into());
             }
             node = lock(&inner.node);
+        }
+        if node.is_over() {
+            return Err(CastError::Refused("the client is closed".to_owned()));
         }
         let mut deferred = Deferred::default();
         let outcome = node.cast(
@@ -503,7 +509,7 @@ impl Inner {
 
     /// There is something for the engine: if its thread serves, it is to look.
     fn call_engine(&self) {
-        if let Some(Some(wires)) = self.wires.get()
+        if let Some(wires) = self.wires.get()
             && wires.leadership.is_led_elsewhere()
         {
             wires.signal.set();
@@ -511,12 +517,12 @@ impl Inner {
     }
 
     fn wake(&self) {
-        if let Some(Some(wires)) = self.wires.get() {
+        if let Some(wires) = self.wires.get() {
             wires.signal.set();
         }
     }
 
-    /// What connections need, with the thread that serves them. `None`: the system has no more.
+    /// What connections need, with the thread that serves them. `None`: the system has no more now.
     fn wires(self: &Arc<Self>) -> Option<&Wires> {
         let start = || {
             if self.lane.get().is_none() {
@@ -561,7 +567,14 @@ impl Inner {
             .ok()?;
             Some(wires)
         };
-        self.wires.get_or_init(start).as_ref()
+        if let Some(wires) = self.wires.get() {
+            return Some(wires);
+        }
+        let _making = lock(&self.making);
+        if self.wires.get().is_none() {
+            let _ = self.wires.set(start()?);
+        }
+        self.wires.get()
     }
 
     /// Starts to connect to an engine; the leader learns what came of it.

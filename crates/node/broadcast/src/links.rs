@@ -7,8 +7,8 @@ use bytes::Bytes;
 use foldhash::fast::RandomState;
 use treadle_broadcast::{Member, Neighbour};
 use treadle_messages::Data;
-use treadle_net::pool::{Arrived, Pool};
-use treadle_net::{Incoming, NetError, Peer, SendOptions, Stats, Target, fits_header};
+use treadle_net::pool::Pool;
+use treadle_net::{Incoming, NetError, Peer, Received, SendOptions, Stats, Target, fits_header};
 use treadle_node_wire::decode_chunk;
 use treadle_types::{ClientId, WorkerId};
 
@@ -235,20 +235,20 @@ impl Links {
         &mut self,
         link: Link,
         store: &mut Store,
-    ) -> Result<Option<Arrived>, NetError> {
+    ) -> Result<Option<Received>, NetError> {
         let Some(connection) = self.pool.as_mut().and_then(|pool| pool.get(link)) else {
             return Ok(None);
         };
         let mut place = |incoming: &Incoming| place(incoming, link.key(), store);
-        let Some(arrived) = connection.next(&mut place)? else {
+        let Some(received) = connection.next(&mut place)? else {
             return Ok(None);
         };
         connection.touch();
-        let lengths = arrived.received.frames.iter();
+        let lengths = received.frames.iter();
         let traffic = self.traffic.entry(link).or_default();
         traffic.received_messages += 1;
         traffic.received += lengths.map(|frame| frame.len() as u64).sum::<u64>();
-        Ok(Some(arrived))
+        Ok(Some(received))
     }
 
     /// Neighbours whose connections were made here and not used for long.

@@ -9,8 +9,8 @@ use treadle_broadcast::{
     CastId, Effect, Effects, Event, Me, Member, Message, Neighbour, Outcome, Relay, Runs, Tree,
     Violation,
 };
-use treadle_net::pool::{Arrived, Pool};
-use treadle_net::{Frame, NetError, Peer};
+use treadle_net::pool::Pool;
+use treadle_net::{Frame, NetError, Peer, Received};
 use treadle_reactor::awake;
 use treadle_types::{Cause, ClientId, WorkerId};
 
@@ -459,8 +459,8 @@ impl Node {
     pub(super) fn take(&mut self, key: usize, deferred: &mut Deferred) {
         while let Some(link) = self.links.by_key(key) {
             match self.links.take(link, &mut self.store) {
-                Ok(Some(arrived)) => {
-                    if let Err(reason) = self.hear(link, arrived, deferred) {
+                Ok(Some(received)) => {
+                    if let Err(reason) = self.hear(link, received, deferred) {
                         deferred.log.push(reason);
                         self.broke(link.who, deferred);
                     }
@@ -479,14 +479,10 @@ impl Node {
     fn hear(
         &mut self,
         link: Link,
-        arrived: Arrived,
+        received: Received,
         deferred: &mut Deferred,
     ) -> Result<(), String> {
         let from = link.who;
-        let Arrived {
-            received,
-            is_placed,
-        } = arrived;
         let (message, attached) = taken(received.frames)
             .map_err(|error| format!("{from:?} broke the protocol: {error}"))?;
         if let Message::Chunk {
@@ -497,7 +493,8 @@ impl Node {
             && let Some(piece) = &attached.payload
         {
             if self.relay.wants_chunk(from, cast, offset, length) {
-                self.store.add(cast, offset, piece, is_placed);
+                let added = self.store.add(cast, offset, piece, link.key());
+                added.map_err(|error| format!("a piece of a cast is lost: {error}"))?;
             } else {
                 self.store.skip(cast, link.key());
             }

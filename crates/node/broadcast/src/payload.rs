@@ -72,6 +72,10 @@ impl Assembly {
         }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
     /// The byte at `offset`, to write.
     pub(super) fn at(&self, offset: usize) -> *mut u8 {
         assert!(offset <= self.len);

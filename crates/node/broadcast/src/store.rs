@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use treadle_broadcast::{CastId, Runs};
-use treadle_memory::Handover;
+use treadle_memory::{Handover, MemoryError};
 use treadle_net::{Frame, Target};
 use treadle_types::{ClientId, WorkerId};
 
@@ -83,6 +83,28 @@ struct Coming {
     /// Where the pieces end that a connection is receiving into their place, and which one it is.
     claimed: u64,
     claimer: Option<usize>,
+    /// A claim was given up: its connection may still write behind what is here.
+    is_abandoned: bool,
+}
+
+impl Coming {
+    /// Gives up what is claimed and is not here.
+    fn give_up(&mut self) {
+        self.is_abandoned |= self.claimed > self.have;
+        self.claimer = None;
+        self.claimed = self.have;
+    }
+
+    /// Goes on in other memory, with what is here: somebody may write behind that in this one.
+    fn renew(&mut self) -> Result<(), MemoryError> {
+        let (fresh, have) = (Assembly::new(self.assembly.len())?, self.have as usize);
+        // SAFETY: nobody has seen the new memory.
+        unsafe { fresh.write(0, &self.assembly.bytes(0, have)) };
+        self.assembly = Arc::new(fresh);
+        self.give_up();
+        self.is_abandoned = false;
+        Ok(())
+    }
 }
 
 impl Store {
@@ -152,6 +174,7 @@ impl Store {
             have: 0,
             claimed: 0,
             claimer: None,
+            is_abandoned: false,
         };
         self.put(cast, Content::Coming(coming), size);
         Ok(())
@@ -181,7 +204,11 @@ impl Store {
         let coming = self.coming(cast)?;
         let end = offset.checked_add(u64::from(length))?;
         let is_its = coming.claimer.is_none_or(|claimer| claimer == connection);
-        if !is_its || offset != coming.claimed.max(coming.have) || end > coming.size {
+        if !is_its
+            || coming.is_abandoned
+            || offset != coming.claimed.max(coming.have)
+            || end > coming.size
+        {
             return None;
         }
         coming.claimer = Some(connection);
@@ -199,23 +226,35 @@ impl Store {
             if let Content::Coming(coming) = &mut held.content
                 && coming.claimer == Some(connection)
             {
-                coming.claimer = None;
-                coming.claimed = coming.have;
+                coming.give_up();
             }
         }
     }
 
-    /// Takes a piece with the next bytes, and perhaps some that are here; it is in its place already
-    /// if it was `placed`.
-    pub(super) fn add(&mut self, cast: CastId, offset: u64, piece: &Frame, placed: bool) {
+    /// Takes a piece with the next bytes, and perhaps some that are here; it may be in its place
+    /// already, if its connection has claimed that.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub(super) fn add(
+        &mut self,
+        cast: CastId,
+        offset: u64,
+        piece: &Frame,
+        connection: usize,
+    ) -> Result<(), MemoryError> {
         let Some(coming) = self.coming(cast) else {
-            return;
+            return Ok(());
         };
         let end = offset.saturating_add(piece.len() as u64);
-        if offset > coming.have || end <= coming.have {
-            return;
+        if offset > coming.have || end <= coming.have || end > coming.size {
+            return Ok(());
         }
-        if !placed {
+        if piece.as_ptr() != coming.assembly.at(offset as usize) {
+            let is_others = coming.claimer.is_some_and(|claimer| claimer != connection);
+            if is_others || coming.is_abandoned {
+                coming.renew()?;
+            }
             let fresh = &piece.as_slice()[(coming.have - offset) as usize..];
             // SAFETY: what is not here yet was not handed out.
             unsafe { coming.assembly.write(coming.have as usize, fresh) };
@@ -232,6 +271,7 @@ impl Store {
                 held.content = Content::Whole(whole);
             }
         }
+        Ok(())
     }
 
     /// A piece came that is not wanted: what its connection claimed after it is not either.
@@ -239,8 +279,7 @@ impl Store {
         if let Some(coming) = self.coming(cast)
             && coming.claimer == Some(connection)
         {
-            coming.claimer = None;
-            coming.claimed = coming.have;
+            coming.give_up();
         }
     }
 
@@ -309,5 +348,86 @@ impl Keep for Store {
 
     fn result(&self, cast: CastId, engine: WorkerId) -> Option<&Result_> {
         self.results.get(&cast)?.get(&engine)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CAST: CastId = CastId {
+        session: ClientId(1),
+        number: 2,
+    };
+    const LENGTH: u32 = 8;
+
+    fn store() -> Store {
+        let mut store = Store::default();
+        store.reserve(CAST, 3 * u64::from(LENGTH)).unwrap();
+        store
+    }
+
+    /// The memory that a connection receives a piece into.
+    fn claimed(store: &mut Store, number: u64, connection: usize) -> Option<*mut u8> {
+        let offset = number * u64::from(LENGTH);
+        drop(store.claim(CAST, offset, LENGTH, connection)?);
+        let coming = store.coming(CAST).unwrap();
+        Some(coming.assembly.at(offset as usize))
+    }
+
+    fn add(store: &mut Store, number: u64, connection: usize) {
+        let piece = Frame::from(Bytes::from(vec![number as u8; LENGTH as usize]));
+        let offset = number * u64::from(LENGTH);
+        store.add(CAST, offset, &piece, connection).unwrap();
+    }
+
+    /// Whether all pieces are there, and right.
+    fn is_whole(store: &Store) -> bool {
+        let whole = [0, 1, 2].map(|byte| [byte; LENGTH as usize]).concat();
+        store.payload(CAST).is_some_and(|bytes| bytes == whole)
+    }
+
+    #[test]
+    fn who_sends_a_piece_that_another_one_sends_too_does_not_share_its_place() {
+        let mut store = store();
+        add(&mut store, 0, 1);
+        let here = store.piece(CAST, 0, LENGTH).unwrap();
+        let held = Arc::clone(&store.coming(CAST).unwrap().assembly);
+        let places = [1, 2].map(|number| claimed(&mut store, number, 1).unwrap());
+        assert!(claimed(&mut store, 1, 2).is_none());
+        add(&mut store, 1, 2);
+        let again = claimed(&mut store, 2, 2).unwrap();
+        assert_ne!(again, places[1]);
+        // What the first one sends is damaged, and late.
+        for place in places {
+            // SAFETY: `held` keeps the memory.
+            unsafe { place.write_bytes(9, LENGTH as usize) };
+        }
+        add(&mut store, 2, 2);
+        assert!(is_whole(&store));
+        assert_eq!(here, [0; LENGTH as usize][..]);
+        drop(held);
+    }
+
+    #[test]
+    fn who_gave_up_its_place_may_still_write_there() {
+        for give_up in [
+            (|store: &mut Store| store.unclaim(1)) as fn(&mut Store),
+            |store| store.skip(CAST, 1),
+        ] {
+            let mut store = store();
+            let held = Arc::clone(&store.coming(CAST).unwrap().assembly);
+            let place = claimed(&mut store, 0, 1).unwrap();
+            give_up(&mut store);
+            assert!(claimed(&mut store, 0, 2).is_none());
+            add(&mut store, 0, 2);
+            assert!(claimed(&mut store, 1, 2).is_some(), "in other memory");
+            // SAFETY: `held` keeps the memory.
+            unsafe { place.write_bytes(9, LENGTH as usize) };
+            add(&mut store, 1, 2);
+            add(&mut store, 2, 2);
+            assert!(is_whole(&store));
+            drop(held);
+        }
     }
 }

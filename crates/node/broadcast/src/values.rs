@@ -60,6 +60,9 @@ pub fn unpack(payload: &Bytes) -> Option<Vec<Packed>> {
     frames.next().is_none().then_some(values)
 }
 
+/// The position of a failure that is one of all values of a payload.
+pub const ALL: usize = u32::MAX as usize;
+
 /// What a worker answers of a value that it does not keep.
 pub fn failure(position: usize, reason: &str) -> Bytes {
     let answer = NotKept {

@@ -7,6 +7,7 @@ use treadle_net::{NetError, Wait};
 use treadle_reactor::leader::Leader;
 use treadle_reactor::thread::lock;
 
+use super::engine::Engine;
 use super::error::ClientError;
 use super::{Client, Event};
 
@@ -64,6 +65,38 @@ impl<T> Client<T> {
         lock(&self.core).has_notifications()
     }
 
+    /// Whether something has come, from the scheduler or a worker, that was not taken.
+    fn has_come(&self, engine: &mut Engine) -> bool {
+        self.ended_reason().is_none() && self.peer.has_next()
+            || engine.control.has_arrived()
+            || engine.workers.has_something()
+    }
+
+    /// Whether something has come that was not taken, or is due.
+    fn has_something(&self) -> bool {
+        let mut engine = lock(&self.engine);
+        self.has_events()
+            || self.has_come(&mut engine)
+            || self
+                .next_due(&engine)
+                .is_some_and(|due| due <= Instant::now())
+    }
+
+    /// Whether all that was said and put is where it was to go.
+    fn has_settled(&self) -> bool {
+        self.flush_all() && lock(&self.sender).has_arrived() && !lock(&self.core).is_bringing()
+    }
+
+    /// Waits until all that was said and put is where it was to go.
+    pub(super) fn settle(&self, wait: &mut Wait<'_>) -> Result<(), ClientError> {
+        while !self.has_settled() {
+            if let Some(lead) = self.lead(self.rounds(), wait)? {
+                lead.settle(wait)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Waits a moment for room, while another thread leads.
     pub(super) fn wait_briefly(&self, wait: &mut Wait<'_>) -> Result<(), ClientError> {
         let mut brief = wait.until(Some(Instant::now() + SLICE));
@@ -99,6 +132,21 @@ impl<T> Lead<'_, T> {
         while !self.client.has_room() {
             self.client.check()?;
             self.turn(wait)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is on its way to the scheduler and to workers that closing would stop.
+    pub(super) fn settle(&self, wait: &mut Wait<'_>) -> Result<(), ClientError> {
+        while !self.client.has_settled() {
+            self.client.check()?;
+            // Nothing comes when the last byte of a message has arrived there.
+            let mut brief = wait.until(Some(Instant::now() + SLICE));
+            match self.turn(&mut brief) {
+                Err(ClientError::Net(NetError::Timeout))
+                    if wait.deadline.is_none_or(|limit| Instant::now() < limit) => {}
+                outcome => outcome?,
+            }
         }
         Ok(())
     }
@@ -165,14 +213,14 @@ impl<T> Drop for Lead<'_, T> {
     fn drop(&mut self) {
         let client = self.client;
         let is_outermost = self.leader.is_some();
+        let mut left = false;
         if is_outermost {
             let mut engine = lock(&client.engine);
-            let mut left = client.has_events();
+            left = client.has_events();
             if engine.workers.mute(false) {
                 client.peer.set_waker(Some(client.notifier.waker()));
                 // What came before the notifier was back.
-                left |= client.ended_reason().is_none() && client.peer.has_next();
-                left |= engine.workers.has_something();
+                left |= client.has_come(&mut engine);
             }
             let due = client.next_due(&engine);
             if due != engine.timer {
@@ -191,8 +239,12 @@ impl<T> Drop for Lead<'_, T> {
             Some(leader) => drop(leader),
             None => client.leadership.call_all(),
         }
-        // What arrived meanwhile has told nobody but the thread that led.
-        if is_outermost && client.casts.has_arrived() {
+        // What of casts arrived meanwhile has told nobody but the thread that led. What else did, or
+        // was left, may have told an event loop that could not lead.
+        let was_reset = is_outermost && client.was_reset.swap(false, Ordering::SeqCst);
+        if is_outermost && client.casts.has_arrived()
+            || was_reset && (left || client.has_something())
+        {
             client.notifier.notify();
         }
     }

@@ -96,6 +96,8 @@ pub struct Client<T> {
     leadership: Arc<Leadership>,
     /// How often a thread has stopped to lead.
     rounds: AtomicU64,
+    /// The descriptor was reset by a thread that could not lead.
+    was_reset: AtomicBool,
     casts: Casts,
     engine: Mutex<Engine>,
     core: Mutex<State<T>>,
@@ -176,6 +178,7 @@ impl<T> Client<T> {
             notifier,
             leadership,
             rounds: AtomicU64::new(0),
+            was_reset: AtomicBool::new(false),
             casts,
             ended: OnceLock::new(),
             woken: AtomicBool::new(false),
@@ -212,10 +215,22 @@ impl<T> Client<T> {
         self.notifier.descriptor()
     }
 
-    /// To be called before [`Lead::poll`]: the descriptor becomes readable again with what comes
-    /// from now on.
-    pub fn silence(&self) {
+    /// Leads and takes what is here, for an event loop: the descriptor becomes readable again with
+    /// what comes from now on. Nothing: another thread leads, and the descriptor becomes readable once
+    /// that has stopped, if something is left.
+    pub fn process(&self) -> Option<Lead<'_, T>> {
         self.notifier.reset();
+        let lead = self.try_lead().or_else(|| {
+            // That may have been what the other thread told of what it leaves. It looks at this after
+            // it has stopped to lead, which it may have done by now.
+            self.was_reset.store(true, Ordering::SeqCst);
+            self.try_lead()
+        });
+        match &lead {
+            Some(lead) => lead.poll(),
+            None => self.flush_now(),
+        }
+        lead
     }
 
     /// Has the thread that leads come back.
@@ -267,6 +282,10 @@ impl<T> Client<T> {
         }
         if wakes {
             self.notifier.notify();
+            // One that leads waits for what comes, and looks for what is there before it waits.
+            if self.leadership.is_led_elsewhere() {
+                self.signal.set();
+            }
         }
         (result, rest)
     }
@@ -305,10 +324,12 @@ impl<T> Client<T> {
         lock(&self.sender).announce();
     }
 
-    /// Says goodbye and closes the connection, after what was sent before has left or the wait has
-    /// ended.
+    /// Says goodbye and closes the connection, after what was sent before has left and values that were
+    /// put are at workers, or the wait has ended.
     pub fn close(&self, wait: &mut Wait<'_>) {
         if self.ended_reason().is_none() {
+            // Otherwise the connection ends, too, or the wait.
+            let _ = self.settle(wait);
             self.post(FromClient::Goodbye);
             while !self.flush_all() && self.peer.ended().is_none() {
                 if self.peer.wait_for_room(wait).is_err() {

@@ -73,6 +73,11 @@ impl Sender {
         self.failed.take()
     }
 
+    /// Whether the scheduler has all that was sent, but for small messages, which closing does not stop.
+    pub(super) fn has_arrived(&self) -> bool {
+        self.link.kept() == 0
+    }
+
     /// Bytes that wait, about.
     pub(super) fn waiting(&self) -> usize {
         self.link.waiting()

@@ -111,7 +111,7 @@ impl Spreading {
             What::Finished(frames) => {
                 let failed: HashMap<_, _> = frames.iter().filter_map(values::failed).collect();
                 for (position, spread) in spreads.iter_mut().enumerate() {
-                    match failed.get(&position) {
+                    match failed.get(&position).or(failed.get(&values::ALL)) {
                         Some(reason) => spread.reason.clone_from(reason),
                         None => spread.taken = spread.taken.union(&arrival.engines),
                     }

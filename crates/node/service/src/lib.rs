@@ -25,6 +25,7 @@
 mod error;
 mod master;
 mod member;
+mod observer;
 mod protocol;
 mod records;
 mod room;
@@ -36,6 +37,7 @@ use treadle_shuffle::Config;
 pub use error::ServiceError;
 pub use master::{MasterOptions, ShuffleMaster};
 pub use member::{About, Member, MemberOptions};
+pub use observer::Observer;
 pub use server::{ServerOptions, ShuffleServer};
 
 /// The service of connections to the master, in their handshake.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tracing::{error, info, warn};
 use treadle_host::{Service, ServiceHost, Services};
@@ -133,7 +133,7 @@ impl ShuffleMaster {
             domains: HashMap::new(),
             last_domain: 0,
             last_member: 0,
-            last_shuffle: 0,
+            last_shuffle: first_number(),
             is_told: options.is_told,
         };
         let inner = Arc::new(Inner {
@@ -199,6 +199,13 @@ impl ShuffleMaster {
         let waited = self.0.ended.wait_timeout_while(over, most, |over| !*over);
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
+}
+
+/// Where the numbers of shuffles begin: milliseconds since 1970, so that another master at this address
+/// gives no number again.
+fn first_number() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
 }
 
 impl Drop for ShuffleMaster {

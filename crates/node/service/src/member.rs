@@ -1,5 +1,7 @@
 //! The connection of a process to the master, and the shuffle plane of the process.
 
+mod callbacks;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -8,23 +10,28 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use prost::Message as _;
-use tracing::warn;
+use treadle_memory::{Pool, Segments};
 use treadle_net::{Address, ClusterId, NetError, Options, Peer, Wait};
-use treadle_node_shuffle::{Callbacks, Done, Failure, Plane};
-use treadle_node_wire::{decode_shuffled, encode_shuffled};
+use treadle_node_shuffle::{Failure, Plane};
+use treadle_node_wire::decode_shuffled;
 use treadle_reactor::thread::{self, caught, lock};
 use treadle_shuffle::{AttemptId, Tally, Tenant, ToMaster};
 use treadle_types::{Runs, WorkerId};
 
+use crate::observer::{Observed, Observer};
 use crate::protocol::Protocol;
 use crate::room::Room;
 use crate::wire::{self, Answer, Call, Hello, Met, Register, Welcome, What, flat, runs};
 use crate::{SERVICE, ServiceError, config};
 
+use callbacks::MemberCallbacks;
+
 /// How often who waits asks whether it is interrupted.
 const POLL: Duration = Duration::from_millis(25);
 /// The longest wait of the thread that hears the master.
 const LOOK: Duration = Duration::from_secs(5);
+/// How long freed memory is kept for what comes next.
+const KEPT: Duration = Duration::from_secs(10);
 
 /// How a process becomes a member.
 #[derive(Clone, Debug)]
@@ -80,6 +87,7 @@ pub(crate) struct Shared {
     master: Address,
     peer: Peer,
     plane: OnceLock<Plane>,
+    observed: Observed,
     /// Messages for the master that are not sent.
     outbox: Mutex<Vec<ToMaster>>,
     /// Held while they are sent, so that they stay in order.
@@ -164,6 +172,7 @@ impl Member {
             master: options.master,
             peer: peer.clone(),
             plane: OnceLock::new(),
+            observed: Observed::default(),
             outbox: Mutex::default(),
             sending: Mutex::default(),
             calls: Mutex::default(),
@@ -178,7 +187,7 @@ impl Member {
             cluster: peer.cluster(),
             ..net
         };
-        let words = Box::new(Words(Arc::downgrade(&shared)));
+        let words = Box::new(MemberCallbacks(Arc::downgrade(&shared)));
         let plane = Plane::new(id, &address, net, files, config(), words);
         let _ = shared.plane.set(plane);
         let hearing = Arc::clone(&shared);
@@ -205,6 +214,11 @@ impl Member {
     /// The shuffle plane of the process.
     pub fn plane(&self) -> &Plane {
         self.0.plane()
+    }
+
+    /// Has `observer` record what this member does. Only the first one counts.
+    pub fn observe(&self, observer: Box<dyn Observer>) {
+        self.0.observed.observe(observer);
     }
 
     /// A number for one run of a map, unique in the service.
@@ -236,6 +250,7 @@ impl Member {
             committed: committed.map(Into::into),
         };
         let answer = self.0.call(What::Register(register), interrupted)?;
+        self.0.observed.named(answer.shuffle, &about.name);
         Ok((answer.shuffle, answer.domains))
     }
 
@@ -263,6 +278,7 @@ impl Member {
     ) -> Result<About, ServiceError> {
         let answer = self.0.call(What::About(shuffle), interrupted)?;
         let about = answer.about.unwrap_or_default();
+        self.0.observed.named(shuffle, &about.name);
         Ok(About {
             name: about.name,
             maps: about.maps,
@@ -468,7 +484,13 @@ impl Shared {
 
     /// Hears the master until the connection ends. Returns why.
     fn hear_master(&self) -> NetError {
+        let mut looked = Instant::now();
         loop {
+            if looked.elapsed() >= LOOK {
+                looked = Instant::now();
+                Pool::global().expire(KEPT);
+                Segments::global().expire(KEPT);
+            }
             let mut is_over = || lock(&self.over).is_some();
             let mut wait = Wait {
                 deadline: Some(Instant::now() + LOOK),
@@ -516,14 +538,15 @@ impl Shared {
                     self.plane().lost(WorkerId(met.id));
                 }
             }
-            wire::ANSWER => {
-                if let Ok(answer) = Answer::decode(&bytes[..])
-                    && let Some(place) = lock(&self.calls).get_mut(&answer.number)
-                {
-                    *place = Some(answer);
+            wire::ANSWER => match Answer::decode(&bytes[..]) {
+                Ok(answer) => {
+                    if let Some(place) = lock(&self.calls).get_mut(&answer.number) {
+                        *place = Some(answer);
+                    }
+                    self.notify();
                 }
-                self.notify();
-            }
+                Err(error) => self.end(&format!("the shuffle master broke the protocol: {error}")),
+            },
             wire::DRAINED => {
                 *lock(&self.is_drained) = true;
                 self.notify();
@@ -531,56 +554,4 @@ impl Shared {
             _ => {}
         }
     }
-}
-
-/// What the plane wants of the process.
-struct Words(Weak<Shared>);
-
-impl Callbacks for Words {
-    fn tell(&self, message: ToMaster) {
-        if let Some(shared) = self.0.upgrade() {
-            lock(&shared.outbox).push(message);
-        }
-    }
-
-    fn flush(&self) {
-        let Some(shared) = self.0.upgrade() else {
-            return;
-        };
-        let _sending = lock(&shared.sending);
-        let messages = std::mem::take(&mut *lock(&shared.outbox));
-        for message in messages {
-            wire::send_bytes(&shared.peer, wire::TO_MASTER, encode_shuffled(&message));
-        }
-    }
-
-    fn wake(&self) {
-        if let Some(shared) = self.0.upgrade() {
-            shared.notify();
-        }
-    }
-
-    fn wait(&self, is_changed: &mut dyn FnMut() -> bool, most: Duration) {
-        if let Some(shared) = self.0.upgrade() {
-            shared.wait(is_changed, Instant::now() + most);
-        }
-    }
-
-    fn log(&self, line: fmt::Arguments<'_>) {
-        if let Some(shared) = self.0.upgrade() {
-            warn!(target: treadle_log::SHUFFLE, "{}: {line}", shared.name);
-        }
-    }
-
-    fn panicked(&self, reason: String) {
-        if let Some(shared) = self.0.upgrade() {
-            shared.end(&reason);
-        }
-    }
-
-    fn is_traced(&self) -> bool {
-        false
-    }
-
-    fn traced(&self, _done: Done) {}
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use treadle_host::pages::{Options as Pages, Page, PageServer, Refusals, Text};
 use treadle_host::{Service, ServiceHost, Services};
-use treadle_memory::Consumer as _;
+use treadle_memory::{Consumer as _, Pool, Segments};
 use treadle_net::{Address, Offer, Options, Wait};
 use treadle_node_shuffle::{self as shuffle, Plane, Stats};
 use treadle_reactor::thread;
@@ -22,6 +22,8 @@ use crate::{ServiceError, config};
 const THREADS: usize = 2;
 /// How often the memory of rows is looked at, and the room for more; and how often the master is told.
 const LOOK: Duration = Duration::from_millis(200);
+/// How long freed memory is kept for the rows that come next.
+const KEPT: Duration = Duration::from_secs(1);
 const ANNOUNCE: Duration = Duration::from_secs(1);
 /// What may come beyond the target while rows are written: the plane's own reserve.
 const WRITING: u64 = 64 << 20;
@@ -169,6 +171,9 @@ fn watch(member: &Member, files: Files, target: u64, mut said: Room) -> io::Resu
         while is_there(&shared) {
             // It changes with the rows that are being read.
             budget.set_target(target);
+            // What is free does not count as memory of rows.
+            Pool::global().expire(KEPT);
+            Segments::global().expire(KEPT);
             std::thread::sleep(LOOK);
         }
     })?;

@@ -22,9 +22,9 @@ use crate::{Activity, Inner, Stopwatch};
 
 /// The ending of the names of files.
 const LABEL: &str = "shuffle";
-/// Bytes before the rows of a piece: map 4, number 4, attempt 8, rows 8, bytes 8, digest 4, and the bytes of a
-/// compressed one 4.
-const ENTRY: usize = 40;
+/// Bytes before the rows of a piece: map 4, number 4, attempt 8, rows 8, bytes 8, digest 4, the bytes of a
+/// compressed one 4, and a check of these 4.
+const ENTRY: usize = 44;
 /// Bytes that are written at once, since pieces may be small.
 const WRITE: usize = 4 << 20;
 
@@ -503,10 +503,24 @@ fn encode(piece: &ReadPiece) -> [u8; ENTRY] {
     entry[24..32].copy_from_slice(&piece.bytes.to_le_bytes());
     entry[32..36].copy_from_slice(&piece.digest.to_le_bytes());
     entry[36..40].copy_from_slice(&piece.packed.to_le_bytes());
+    let check = check(&entry);
+    entry[40..].copy_from_slice(&check.to_le_bytes());
     entry
 }
 
-/// The pieces in a range of a file; `None` if the bytes are not whole pieces.
+/// Differs where a bit of an entry has flipped. The digest is of the rows alone: rows of another map or
+/// attempt would be left out without an error.
+fn check(entry: &[u8; ENTRY]) -> u32 {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let (words, _) = entry[..40].as_chunks();
+    let words = words.iter().copied().map(u64::from_le_bytes);
+    let sum = words.fold(0u64, |sum, word| {
+        (sum.rotate_left(23) ^ word).wrapping_mul(FACTOR)
+    });
+    (sum ^ (sum >> 32)) as u32
+}
+
+/// The pieces in a range of a file; `None` if the bytes are not whole pieces, or an entry is damaged.
 fn decode(mut bytes: Bytes) -> Option<Loaded> {
     let mut pieces = Vec::new();
     while !bytes.is_empty() {
@@ -526,10 +540,38 @@ fn decode(mut bytes: Bytes) -> Option<Loaded> {
             packed: word(36),
         };
         let length = usize::try_from(piece.stored()).ok()?;
-        if length > bytes.len() {
+        if length > bytes.len() || word(40) != check(&entry) {
             return None;
         }
         pieces.push((piece, bytes.split_to(length)));
     }
     Some(pieces)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bit_that_has_flipped_in_an_entry_is_noticed() {
+        let piece = ReadPiece {
+            batch: BatchId {
+                map: 3,
+                attempt: AttemptId(1 << 40 | 7),
+                number: 2,
+            },
+            rows: 2,
+            bytes: 16,
+            digest: 0xdead_beef,
+            packed: 0,
+        };
+        let written = [&encode(&piece)[..], &[1; 16]].concat();
+        let read = decode(written.clone().into()).unwrap();
+        assert_eq!(read, [(piece, Bytes::from(vec![1; 16]))]);
+        for bit in 0..8 * ENTRY {
+            let mut damaged = written.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode(damaged.into()).is_none(), "bit {bit}");
+        }
+    }
 }

@@ -9,6 +9,9 @@ pub enum Failure {
     /// elsewhere.
     #[error("{0}")]
     Again(String),
+    /// The shuffle was committed again, and the read has an earlier generation.
+    #[error("{0}")]
+    Superseded(String),
     /// A server has no room, neither in memory nor on its disks.
     #[error("{0}")]
     NoRoom(String),

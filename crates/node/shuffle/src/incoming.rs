@@ -1,6 +1,6 @@
 //! Connections from the writers and readers of other workers to the server here.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -19,6 +19,9 @@ use crate::{Inner, Plane};
 
 /// How many messages are received before the machines handle them.
 const TAKEN: usize = 64;
+
+/// The longest message, in bytes: what has won of as many maps as a shuffle may have.
+const LONGEST: u64 = 16 << 20;
 
 /// The key of a push on a connection.
 type Name = (ConnectionId, ShuffleId, GroupId, BatchId);
@@ -42,10 +45,14 @@ struct Connection {
     peer: Peer,
     /// Pushes that were admitted and whose bytes have not arrived.
     coming: Vec<(Push, Object)>,
+    /// Messages that do not fit into the header of their object. Only the first one is accepted, so that they
+    /// take the memory of one.
+    long: VecDeque<Object>,
 }
 
 fn name(from: ConnectionId, push: &Push) -> Name {
-    (from, push.shuffle, push.group, push.batch)
+    let (shuffle, group, batch) = push.name();
+    (from, shuffle, group, batch)
 }
 
 impl Incoming {
@@ -61,8 +68,9 @@ impl Incoming {
     fn add(&mut self, peer: Peer) -> ConnectionId {
         self.last += 1;
         let id = ConnectionId(self.last);
-        let coming = Vec::new();
-        self.connections.insert(id, Connection { peer, coming });
+        let (coming, long) = (Vec::new(), VecDeque::new());
+        let connection = Connection { peer, coming, long };
+        self.connections.insert(id, connection);
         id
     }
 
@@ -91,11 +99,15 @@ impl Incoming {
             connection.peer.start_close();
             return Err(error);
         }
-        if object.is_done() {
-            return Ok(Some(arrived(&push, object, &self.held)));
+        if !object.is_done() {
+            connection.coming.push((push, object));
+            return Ok(None);
         }
-        connection.coming.push((push, object));
-        Ok(None)
+        let arrived = arrived(&push, object, &self.held);
+        if arrived.is_err() {
+            connection.peer.start_close();
+        }
+        arrived.map(Some)
     }
 
     /// Takes the pushes whose bytes have arrived.
@@ -106,8 +118,42 @@ impl Incoming {
         let done = connection
             .coming
             .extract_if(.., |(_, object)| object.is_done());
-        done.map(|(push, object)| (push, arrived(&push, object, &self.held)))
-            .collect()
+        let mut all = Vec::new();
+        for (push, object) in done {
+            match arrived(&push, object, &self.held) {
+                Ok(arrived) => all.push((push, arrived)),
+                // There is no memory. The writer connects again later.
+                Err(_) => connection.peer.start_close(),
+            }
+        }
+        all
+    }
+
+    /// Receives messages that do not fit into the header of their object, and takes those that have arrived.
+    /// They may come after later short ones.
+    fn receive_long(&mut self, from: ConnectionId, objects: Vec<Object>) -> Vec<ToServer> {
+        let mut messages = Vec::new();
+        let Some(connection) = self.connections.get_mut(&from) else {
+            return messages;
+        };
+        let mut is_accepted = !connection.long.is_empty();
+        connection.long.extend(objects);
+        while let Some(object) = connection.long.front() {
+            if !is_accepted && object.accept(Vec::new()).is_err() {
+                connection.peer.start_close();
+                break;
+            }
+            is_accepted = object.is_done();
+            if !is_accepted {
+                break;
+            }
+            is_accepted = false;
+            match connection.long.pop_front().and_then(decode_long) {
+                Some(message) => messages.push(message),
+                None => connection.peer.start_close(),
+            }
+        }
+        messages
     }
 
     /// Sends an answer. If it answers a push that was not admitted, the bytes are refused.
@@ -153,10 +199,23 @@ impl Incoming {
 }
 
 /// The batch that was announced; `None` if other bytes came.
-fn arrived(push: &Push, object: Object, held: &Arc<Held>) -> Option<Arrived> {
-    let mut frames = object.take().ok()?.frames.into_iter();
-    let batch = held.charge(frames.nth(1)?.into_bytes());
-    open(push, &batch).map(|table| (batch, table))
+///
+/// # Errors
+/// It has not come.
+fn arrived(push: &Push, object: Object, held: &Arc<Held>) -> Result<Option<Arrived>, NetError> {
+    let mut frames = object.take()?.frames.into_iter();
+    let Some(frame) = frames.nth(1) else {
+        return Ok(None);
+    };
+    let batch = held.charge(frame.into_bytes());
+    Ok(open(push, &batch).map(|table| (batch, table)))
+}
+
+/// The message that has arrived; `None` if it is none, or has bytes beside it.
+fn decode_long(object: Object) -> Option<ToServer> {
+    let frame = object.take().ok()?.frames.into_iter().next()?;
+    let message = decode_shuffled(&frame.into_bytes()).ok()?;
+    (!matches!(message, ToServer::Push(_))).then_some(message)
 }
 
 /// The table of a batch; `None` if it is not the batch that was announced.
@@ -202,7 +261,7 @@ impl Session for Visitor {
             while taken.len() < TAKEN {
                 match self.peer.try_next() {
                     Ok(Some(object)) => match message(object) {
-                        Ok(request) => taken.push(request),
+                        Ok(came) => taken.push(came),
                         Err(reason) => {
                             let who = "a message of another worker about rows is refused";
                             inner.log(&format!("{who}: {reason}"));
@@ -236,10 +295,22 @@ impl Drop for Visitor {
     }
 }
 
-/// The message in an object; with a push, also the object, which will bring its bytes.
-fn message(object: Object) -> Result<(ToServer, Option<Object>), String> {
+/// What comes on a connection.
+enum Came {
+    Message(ToServer),
+    /// With the object that will bring the bytes.
+    Push(Push, Object),
+    /// A message of more bytes than the header of an object has room for, which were not sent yet.
+    Long(Object),
+}
+
+/// What an object is.
+fn message(object: Object) -> Result<Came, String> {
     let (kind, sizes) = object.header();
     let head = object.inline_frame(0);
+    if kind == Data::TO_SERVER && head.is_none() && sizes.len() == 1 && sizes[0] <= LONGEST {
+        return Ok(Came::Long(object));
+    }
     let decoded = match head {
         Some(head) if kind == Data::TO_SERVER && sizes[0] <= SMALL => {
             decode_shuffled(&head).map_err(|error| error.to_string())
@@ -255,7 +326,7 @@ fn message(object: Object) -> Result<(ToServer, Option<Object>), String> {
     };
     match &message {
         ToServer::Push(push) if sizes.len() == 2 && sizes[1] == push.length => {
-            Ok((message, Some(object)))
+            Ok(Came::Push(*push, object))
         }
         ToServer::Push(push) => {
             let reason = "a push must have one batch, of the announced length";
@@ -264,7 +335,7 @@ fn message(object: Object) -> Result<(ToServer, Option<Object>), String> {
         }
         _ if sizes.len() == 1 => {
             object.take().map_err(|error| error.to_string())?;
-            Ok((message, None))
+            Ok(Came::Message(message))
         }
         _ => {
             object.refuse("only a push has bytes");
@@ -275,14 +346,23 @@ fn message(object: Object) -> Result<(ToServer, Option<Object>), String> {
 
 impl Machines {
     /// Handles messages of a connection, and bytes that have arrived on it.
-    fn requested(&mut self, from: ConnectionId, requests: Vec<(ToServer, Option<Object>)>) {
+    fn requested(&mut self, from: ConnectionId, came: Vec<Came>) {
         for (push, batch) in self.incoming.collect(from) {
             self.steps.push_back(Step::Arrived { from, push, batch });
         }
-        for (message, object) in requests {
-            if let (ToServer::Push(push), Some(object)) = (&message, object) {
-                self.incoming.offer(from, push, object);
+        let (mut messages, mut long) = (Vec::with_capacity(came.len()), Vec::new());
+        for came in came {
+            match came {
+                Came::Message(message) => messages.push(message),
+                Came::Push(push, object) => {
+                    self.incoming.offer(from, &push, object);
+                    messages.push(ToServer::Push(push));
+                }
+                Came::Long(object) => long.push(object),
             }
+        }
+        messages.extend(self.incoming.receive_long(from, long));
+        for message in messages {
             let event = ServerEvent::Message { from, message };
             self.steps.push_back(Step::Server(event));
         }

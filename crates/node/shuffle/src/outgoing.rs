@@ -182,9 +182,8 @@ impl Outgoing {
         };
         let next = match connection.next(&mut |_| Vec::new()) {
             Ok(None) => return Ok(None),
-            Ok(Some(arrived)) => {
+            Ok(Some(received)) => {
                 connection.touch();
-                let received = arrived.received;
                 reply(received.kind, received.frames, &self.held)
                     .ok_or_else(|| "its message is malformed".into())
             }

@@ -461,7 +461,7 @@ fn micros(time: Duration) -> u64 {
 fn count<T>(usage: &mut Usage, outcome: &Result<T, Failure>) {
     match outcome {
         Ok(_) | Err(Failure::Interrupted) => {}
-        Err(Failure::Again(_)) => usage.again += 1,
+        Err(Failure::Again(_) | Failure::Superseded(_)) => usage.again += 1,
         Err(_) => usage.failed += 1,
     }
 }
@@ -489,7 +489,8 @@ fn read_failed(machines: &Machines, error: &ReadError) -> Failure {
     let text = error.to_string();
     let at = |server| machines.with_address(&text, server);
     match *error {
-        ReadError::Superseded(_) | ReadError::Ended(_) => Failure::Again(text),
+        ReadError::Superseded(_) => Failure::Superseded(text),
+        ReadError::Ended(_) => Failure::Again(text),
         ReadError::Unreachable { server, .. } => Failure::Again(at(server)),
         ReadError::Missing { server, .. } => Failure::Damaged(at(server)),
         ReadError::NotAnOutput { .. } => Failure::Failed(text),

@@ -132,7 +132,7 @@ impl shuffle::Callbacks for ShuffleCallbacks {
 
     fn traced(&self, done: shuffle::Done) {
         if let Some(inner) = self.0.upgrade() {
-            inner.tracing.add(tracing::Event::Shuffled(done));
+            inner.tracing.add(tracing::Event::Shuffled(done, None));
         }
     }
 }

@@ -37,8 +37,8 @@ impl Inner {
     pub(super) fn keep_cast(self: Arc<Self>, cast: CastId, payload: Bytes) {
         let keep = Arc::new(move || {
             let kept = caught(|| self.keep_values(&payload));
-            let answer =
-                kept.unwrap_or_else(|reason| vec![values::failure(0, &reason.to_string())]);
+            let answer = kept
+                .unwrap_or_else(|reason| vec![values::failure(values::ALL, &reason.to_string())]);
             self.plane.finished(cast.session, cast.number, answer);
         });
         let body = Arc::clone(&keep);
@@ -52,7 +52,7 @@ impl Inner {
         let name = &self.options.name;
         let Some(packed) = values::unpack(payload) else {
             let reason = format!("worker {name} got something else than values");
-            return vec![values::failure(0, &reason.to_string())];
+            return vec![values::failure(values::ALL, &reason)];
         };
         let mut failures = Vec::new();
         for (position, value) in packed.into_iter().enumerate() {

@@ -1,6 +1,16 @@
 //! Why a worker ends.
 
-use treadle_messages::Leave;
+use std::time::{Duration, Instant};
+
+use treadle_messages::{FromWorker, Leave};
+use treadle_net::Wait;
+use treadle_reactor::thread::lock;
+use treadle_types::Cause;
+
+use super::{FAREWELL, Inner};
+
+/// How long a worker that ends waits before it looks whether the scheduler has all that was said.
+const SLICE: Duration = Duration::from_millis(20);
 
 /// What has ended a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,5 +62,38 @@ impl End {
             cause,
             reason: reason.to_owned(),
         }
+    }
+}
+
+impl Inner {
+    /// Ends, after telling the scheduler why.
+    pub(super) fn close(&self, end: End, cause: Cause, log: String) {
+        if !self.is_over() {
+            let _ = self.leaving.set(end.clone());
+            self.say(FromWorker::Leaving { cause, log });
+            let deadline = Instant::now() + FAREWELL;
+            // Closing stops large messages that are under way, and what follows them.
+            while self.is_sending() && Instant::now() < deadline {
+                self.flush();
+                let brief = Instant::now() + SLICE;
+                self.wait_until(brief, || !self.is_sending());
+            }
+            self.scheduler.start_close();
+            self.wait_until(deadline, || self.scheduler.is_closed());
+        }
+        self.end(end);
+    }
+
+    /// Whether the scheduler does not have all that was said.
+    fn is_sending(&self) -> bool {
+        self.scheduler.ended().is_none() && lock(&self.sender).link.kept() > 0
+    }
+
+    fn wait_until(&self, deadline: Instant, mut done: impl FnMut() -> bool) {
+        let mut wait = Wait {
+            deadline: Some(deadline),
+            interrupted: None,
+        };
+        let _ = self.control_lane.wait(&mut done, &mut wait);
     }
 }

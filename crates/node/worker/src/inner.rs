@@ -147,25 +147,6 @@ impl Inner {
         self.leave();
     }
 
-    /// Ends, after telling the scheduler why.
-    pub(super) fn close(&self, end: End, cause: Cause, log: String) {
-        if !self.is_over() {
-            let _ = self.leaving.set(end.clone());
-            self.say(FromWorker::Leaving { cause, log });
-            self.scheduler.start_close();
-            let deadline = Instant::now() + super::FAREWELL;
-            let mut closed = || self.scheduler.is_closed();
-            let _ = self.control_lane.wait(
-                &mut closed,
-                &mut Wait {
-                    deadline: Some(deadline),
-                    interrupted: None,
-                },
-            );
-        }
-        self.end(end);
-    }
-
     /// Ends, since there is no connection to the scheduler any more.
     fn lost(&self, error: &dyn fmt::Display) {
         let reason = format!("the connection to the scheduler ended: {error}");
@@ -394,11 +375,15 @@ impl Inner {
     /// Hands the machine an event.
     pub(super) fn handle(&self, event: Event) {
         let mut machine = lock(&self.machine);
-        let machine_ = &mut *machine;
-        if let Err(error) = machine_.core.handle(event, &mut machine_.effects) {
+        self.handle_with(&mut machine, event);
+        self.carry_out_unsent(machine, 0);
+    }
+
+    /// As [`handle`](Self::handle); what follows from it is to be carried out.
+    pub(super) fn handle_with(&self, machine: &mut Machine, event: Event) {
+        if let Err(error) = machine.core.handle(event, &mut machine.effects) {
             self.log(format_args!("{error}"));
         }
-        self.carry_out_unsent(machine, 0);
     }
 
     /// As [`carry_out`](Self::carry_out). The control thread sends what is to be sent, unless another
@@ -407,12 +392,6 @@ impl Inner {
         if self.carry_out(machine, taking) {
             self.parker.notify();
         }
-    }
-
-    /// A client has brought a value.
-    pub(super) fn brought(&self, object: ObjectId, nbytes: u64) {
-        self.handle(Event::Put { object, nbytes });
-        self.flush();
     }
 
     /// Does what the machine says, and lets go of it. What may take long is left to other threads.

@@ -136,14 +136,15 @@ impl Worker {
     }
 
     /// What is recorded for those who trace the cluster.
-    pub fn tracing(&self) -> &Tracing {
+    pub fn tracing(&self) -> &Arc<Tracing> {
         &self.0.tracing
     }
 
     /// The inputs of a task, in the order of its recipe. Reads back what is on disk.
     ///
     /// # Errors
-    /// The input, and why it cannot be read: the task's outcome is then [`Outcome::Missing`].
+    /// The input, and why it cannot be read: if [it is lost](StoreError::is_lost), the task's outcome
+    /// is [`Outcome::Missing`].
     pub fn inputs(&self, task: &Task) -> Result<Vec<Value>, (ObjectId, StoreError)> {
         let read = |input: &Input| match input {
             Input::Inline(_, bytes) => Ok(Value::Small(bytes.clone())),

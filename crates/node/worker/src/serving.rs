@@ -9,8 +9,10 @@ use treadle_messages::Data;
 use treadle_net::{Incoming, NetError, Peer, Received, SMALL};
 use treadle_node_wire::trace;
 use treadle_node_wire::{self as wire, data, encode_data};
+use treadle_reactor::thread::lock;
 use treadle_store::{Frames, StoreError};
 use treadle_types::{ObjectId, WorkerId};
+use treadle_worker::Event;
 
 use super::values::{Unserialisable, Value};
 use super::{Inner, tracing};
@@ -116,7 +118,11 @@ impl Visitor {
                 let mut all = Vec::with_capacity(1 + frames.parts().len());
                 all.push(encode_data(&data::Value { request, kind }));
                 all.extend_from_slice(frames.parts());
-                let sent = self.peer.send(Data::VALUE, &all).map(drop);
+                let sent = match self.peer.send(Data::VALUE, &all) {
+                    // It has too many frames. The connection is of others, too.
+                    Err(error) if self.peer.ended().is_none() => refuse(error.to_string()),
+                    sent => sent.map(drop),
+                };
                 if let Some(began) = began {
                     inner.tracing.add(tracing::Event::Served {
                         object,
@@ -133,7 +139,12 @@ impl Visitor {
                     let answer = data::Unserialisable { request, error };
                     self.say(Data::UNSERIALISABLE, &answer)
                 }
-                None => refuse(error.to_string()),
+                None => {
+                    if error.is_lost() {
+                        inner.unreadable(object, &error);
+                    }
+                    refuse(error.to_string())
+                }
             },
         }
     }
@@ -177,6 +188,30 @@ impl Visitor {
     /// Sends a message without further frames.
     fn say(&self, kind: u32, message: &impl prost::Message) -> Result<(), NetError> {
         self.peer.send(kind, &[encode_data(message)]).map(drop)
+    }
+}
+
+impl Inner {
+    /// A client has brought a value.
+    pub(super) fn brought(&self, object: ObjectId, nbytes: u64) {
+        self.handle(Event::Put { object, nbytes });
+        self.flush();
+    }
+
+    /// A value that somebody asked for cannot be read any more.
+    fn unreadable(&self, object: ObjectId, error: &StoreError) {
+        // Whoever asked late for what was released finds nothing, too: the machine knows.
+        if !matches!(error, StoreError::Unknown { .. }) {
+            self.log(format_args!("{object:?} cannot be read: {error}"));
+        }
+        let mut machine = lock(&self.machine);
+        // It may have come meanwhile, again.
+        let is_lost = !matches!(error, StoreError::Unknown { .. }) || !self.values.has(object);
+        if is_lost {
+            self.handle_with(&mut machine, Event::Gone(object));
+        }
+        self.carry_out_unsent(machine, 0);
+        self.flush();
     }
 }
 

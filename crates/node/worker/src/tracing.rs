@@ -79,8 +79,8 @@ pub(super) enum Event {
         nbytes: u64,
         ended: u64,
     },
-    /// The shuffle plane has done something.
-    Shuffled(Done),
+    /// The shuffle plane has done something. With a name: for a shuffle on servers, whose numbers are others.
+    Shuffled(Done, Option<String>),
 }
 
 fn int(value: u64) -> Value {
@@ -140,7 +140,7 @@ impl Event {
                 int(*ended),
                 int(*nbytes),
             ],
-            Self::Shuffled(done) => vec![
+            Self::Shuffled(done, name) => vec![
                 Value::str("rows"),
                 Value::str(match done.what {
                     Activity::Gather => "gather",
@@ -152,7 +152,7 @@ impl Event {
                 int(done.began),
                 int(done.ended),
                 int(done.bytes),
-                int(done.shuffle.0),
+                name.clone().map_or_else(|| int(done.shuffle.0), Value::Str),
             ],
         })
     }
@@ -210,6 +210,11 @@ impl Tracing {
         let mut state = self.state();
         state.running.remove(&ran.lane);
         self.record(&mut state, Event::Ran(ran));
+    }
+
+    /// A member of a shuffle service has done something with rows of the shuffle of this name.
+    pub fn shuffled(&self, done: Done, shuffle: String) {
+        self.add(Event::Shuffled(done, Some(shuffle)));
     }
 
     pub(super) fn add(&self, event: Event) {

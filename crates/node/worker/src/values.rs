@@ -148,10 +148,16 @@ impl Values {
         self.store.get(name(object)).map(Value::Stored)
     }
 
+    pub(super) fn has(&self, object: ObjectId) -> bool {
+        let held = self.hold(object);
+        held.iter().for_each(|held| self.release(held));
+        held.is_some()
+    }
+
     pub(super) fn drop_value(&self, object: ObjectId) {
         if self.small().remove(&object).is_none() {
             // Unknown where a task was to keep its value and failed to.
-            let _ = self.store.release(name(object));
+            let _ = self.store.remove(name(object));
         }
     }
 }

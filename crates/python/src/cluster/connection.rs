@@ -266,17 +266,7 @@ impl ClientConnection {
     /// much, some are left, and the descriptor stays readable.
     fn process(&self, py: Python<'_>) -> PyResult<usize> {
         let client = self.client()?;
-        let lead = py.detach(|| {
-            client.silence();
-            let lead = client.try_lead();
-            match &lead {
-                Some(lead) => lead.poll(),
-                // Another thread takes what comes.
-                None => client.flush_now(),
-            }
-            lead
-        });
-        let Some(lead) = lead else {
+        let Some(lead) = py.detach(|| client.process()) else {
             return Ok(0);
         };
         let delivered = self.deliver(py, &lead, MOST);

@@ -28,6 +28,8 @@ impl Directory {
             other => return Err(PyValueError::new_err(format!("kind={other:?}"))),
         };
         fork::watch();
+        // A task may change the directory in which paths begin.
+        let parent = std::path::absolute(&parent).unwrap_or(parent);
         let made = py.detach(|| Made::create(&parent, kind)).map_err(|error| {
             let parent = parent.display();
             PyOSError::new_err(format!("cannot make a directory in {parent}: {error}"))

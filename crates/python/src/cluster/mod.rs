@@ -1,5 +1,6 @@
 //! The cluster engine, as Python sees it.
 
+mod answer;
 mod class;
 mod connection;
 mod directory;

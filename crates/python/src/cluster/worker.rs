@@ -166,6 +166,7 @@ impl Worker {
             }
         };
         let service_thread = ServiceThread::start(Arc::clone(&shared.service), failed)?;
+        shared.keeper.attend(&service_thread);
         let _ = shared.service_thread.set(service_thread);
         let callbacks = Arc::new(WorkerCallbacks(Arc::downgrade(shared)));
         py.detach(|| shared.node.start(callbacks));

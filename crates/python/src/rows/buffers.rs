@@ -162,11 +162,15 @@ impl Source {
     }
 }
 
-/// The type of an array of integers in this machine's order of bytes.
+/// The type of an array of integers in this machine's order of bytes; the machines that this is built
+/// for have the least byte first.
 pub(crate) fn integer(source: &Source) -> Option<Integer> {
     let Source::Fixed(held) = source else {
         return None;
     };
+    if matches!(held.buffer.format().to_bytes(), [b'>' | b'!', ..]) {
+        return None;
+    }
     match ElementType::from_format(held.buffer.format()) {
         ElementType::SignedInteger { bytes: 1 } => Some(Integer::I8),
         ElementType::SignedInteger { bytes: 2 } => Some(Integer::I16),

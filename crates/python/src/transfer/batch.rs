@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::time::Instant;
 use treadle_net::Peer;
-use treadle_serialise::{BYTES, PICKLE, encode};
+use treadle_serialise::{BYTES, PICKLE, encode_as_array};
 
 /// The largest object that is sent together with others, in bytes.
 const MAX_SMALL: usize = 32 * 1024;
@@ -47,7 +47,7 @@ impl<'a> Batch<'a> {
             return self.add_small(py, BYTES, bytes);
         }
         let began = Instant::now();
-        let encoded = encode(object)?;
+        let encoded = encode_as_array(object)?;
         if encoded.kind == PICKLE
             && let [stream] = &encoded.frames[..]
             && stream.len() <= MAX_SMALL

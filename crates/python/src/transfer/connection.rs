@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Instant;
 use treadle_interpreter::{ProcessLocal, lock, refuse_forked};
 use treadle_net::{Peer, Waker};
-use treadle_serialise::encode;
+use treadle_serialise::encode_as_array;
 
 /// Connects to `address`. See `treadle.transfer.connect`.
 #[pyfunction]
@@ -161,7 +161,7 @@ impl TransferConnection {
         let limit = Limit::new(timeout)?;
         let peer = self.open_peer()?;
         let mut progress = Progress::new(progress, "Sending")?;
-        let outgoing = Outgoing::start(py, peer, encode(obj)?, began)?;
+        let outgoing = Outgoing::start(py, peer, encode_as_array(obj)?, began)?;
         let sent = match &mut progress {
             None => outgoing.wait(py, limit, None),
             Some(progress) => {
@@ -194,7 +194,7 @@ impl TransferConnection {
     fn start_send(&self, py: Python<'_>, obj: &Bound<'_, PyAny>) -> PyResult<Transfer> {
         let began = Instant::now();
         let peer = self.open_peer()?;
-        let encoded = encode(obj)?;
+        let encoded = encode_as_array(obj)?;
         if !peer.has_room() {
             let doing = format!("sending to {}", self.address);
             blocking(py, Limit::NONE, None, failed(&doing), |wait| {

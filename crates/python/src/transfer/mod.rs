@@ -32,6 +32,12 @@ fn refuse_forked() -> PyResult<()> {
     treadle_interpreter::refuse_forked()
 }
 
+/// Seconds for which threads of this process have looked again and again for what did not come.
+#[pyfunction]
+fn spun_seconds() -> f64 {
+    treadle_reactor::spun().as_secs_f64()
+}
+
 /// Adds the functions and classes of this folder to `_core`.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     // A client's connection to a cluster has the plain name.
@@ -43,6 +49,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<treadle_serialise::Memory>()?;
     module.add_function(wrap_pyfunction!(listener::transfer_listen, module)?)?;
     module.add_function(wrap_pyfunction!(refuse_forked, module)?)?;
+    module.add_function(wrap_pyfunction!(spun_seconds, module)?)?;
     module.add_function(wrap_pyfunction!(connection::transfer_connect, module)?)?;
     module.add_function(wrap_pyfunction!(connection::transfer_close_all, module)?)?;
     module.add_function(wrap_pyfunction!(certs::create_certs, module)?)

@@ -1,6 +1,6 @@
 //! What is always true of a server.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 
 use crate::config::Guard;
 use crate::server::fill::Fill;
@@ -40,6 +40,12 @@ impl Server {
             0,
             (self.parked.len() as u64).saturating_sub(most),
         )?;
+        let parked = self.parked.iter();
+        let names: BTreeSet<_> = parked
+            .map(|parked| (parked.from, parked.push.name()))
+            .collect();
+        let (all, different) = (self.parked.len() as u64, names.len() as u64);
+        Broken::unless_equal("parked pushes of one name", all, different)?;
         let waiting = self.waiting.len() as u64;
         Broken::unless_equal("reads beyond the bound", 0, waiting.saturating_sub(most))?;
         if self.readings.len() < self.config.reads {

@@ -7,6 +7,7 @@
 //! ```
 
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::config::{Guard, pause};
@@ -55,16 +56,22 @@ impl Server {
                 .iter()
                 .filter(|(_, attempt)| !attempt.is_lost);
             let batches = attempts.flat_map(|(&(map, id), attempt)| {
-                let numbers = attempt.batches.keys();
-                numbers.map(move |&number| BatchId {
-                    map,
-                    attempt: id,
-                    number,
+                let batches = attempt.batches.iter();
+                batches.map(move |(&number, batch)| {
+                    let id = BatchId {
+                        map,
+                        attempt: id,
+                        number,
+                    };
+                    (batch.place.run(), id)
                 })
             });
+            // Those of one run side by side: a run is read as a whole.
+            let mut batches: Vec<_> = batches.collect();
+            batches.sort_unstable();
             let fill = Fill {
                 to,
-                queue: batches.collect(),
+                queue: batches.into_iter().map(|(_, id)| id).collect(),
                 sent: BTreeMap::new(),
                 bytes: 0,
                 is_told: false,

@@ -41,6 +41,9 @@ enum Decision {
 impl Server {
     /// A batch waits to be let in.
     pub(super) fn offered(&mut self, from: ConnectionId, push: Push, effects: &mut Effects) {
+        // If it was announced before and waits, it is announced anew: only the latest one brings bytes.
+        self.parked
+            .retain(|parked| parked.from != from || parked.push.name() != push.name());
         // Whoever came first is let in first.
         let decision = match self.decide(&push) {
             Decision::Admit if self.parked.iter().any(|p| self.awaits_room(&p.push)) => {

@@ -369,6 +369,33 @@ fn beyond_the_target_rows_go_to_files_and_come_back() {
 }
 
 #[test]
+fn a_push_that_is_announced_again_waits_once() {
+    let (mut holder, plan, _) = crowded();
+    let group = plan.groups[0].id;
+    for map in [2, 1, 0] {
+        assert!(is_acked(holder.push(batch(
+            run_of(map),
+            group,
+            0,
+            &[(1, 1)]
+        ))));
+    }
+    let late = batch(transfer(0, 11), group, 0, &[(1, 1)]);
+    for _ in 0..2 {
+        // Only the latest announcement can bring the bytes.
+        assert_eq!(holder.push(late.clone()), None, "there is no room");
+    }
+    let written = ServerEvent::Spilled {
+        run: 0,
+        written: Ok(()),
+    };
+    let effects = holder.event(written);
+    let is_admit = |effect: &&ServerEffect| matches!(effect, ServerEffect::Admit { .. });
+    assert_eq!(effects.iter().filter(is_admit).count(), 1);
+    assert!(is_acked(holder.arrive(late.0, Some(late.1))));
+}
+
+#[test]
 fn a_read_of_some_maps_takes_whole_stripes_and_compares_only_those() {
     let plan = Head::new(1, spec(8, 2)).plan();
     let config = Config {

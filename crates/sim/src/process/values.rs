@@ -62,7 +62,6 @@ impl World {
                     });
                 }
                 Some(_) => {
-                    process.store.remove(&object);
                     self.summary.gone += 1;
                     self.process_event(pid, Event::Gone(object))?;
                 }
@@ -95,6 +94,8 @@ impl World {
             Party::Process(pid) => pid,
             Party::Client(client) => return self.gathered(client, request, copied),
         };
+        // Somebody else may take the room a moment before.
+        let is_crowded = self.with_other_stream(|world| world.kernel.random.chance(1));
         let Some(process) = self.processes.get_mut(&pid) else {
             return Ok(());
         };
@@ -102,6 +103,11 @@ impl World {
         let Some((object, from)) = process.requests.remove(&request) else {
             return Ok(());
         };
+        if copied.is_some() && (is_crowded || process.is_out_of_memory) {
+            self.summary.no_room += 1;
+            self.summary.unfetched += 1;
+            return self.process_event(pid, Event::NoRoom { object, from });
+        }
         match copied {
             Some(copied) if copied.object != object => {
                 return Err(format!(

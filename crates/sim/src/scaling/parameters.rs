@@ -9,9 +9,10 @@ use std::time::Duration;
 pub struct Parameters {
     /// From one node to another, one way: writing, the wire, waking who reads.
     pub latency: Duration,
-    /// Processor time of the scheduler's thread for each message that it takes: reading it, and
-    /// writing what follows.
+    /// Processor time of the scheduler's thread each time that it takes what has come, beside its core.
     pub turn: Duration,
+    /// The same for each connection that it then writes to.
+    pub write: Duration,
     /// Processor time of a worker for each task, before it runs.
     pub worker: Duration,
     /// How much longer than its own time a task keeps its slot.
@@ -22,7 +23,7 @@ pub struct Parameters {
     pub delayed: Duration,
     /// The same for one call of `submit`, with the batch of `as_completed` that it reads.
     pub submit: Duration,
-    /// The same for hearing of a finished task.
+    /// The same for a message that says which tasks have finished.
     pub notice: Duration,
     /// From hearing of a finished task until a loop over `as_completed` has it, if the loop waits.
     pub look: Duration,
@@ -43,6 +44,7 @@ impl Default for Parameters {
         Self {
             latency: Duration::from_micros(100),
             turn: Duration::ZERO,
+            write: Duration::ZERO,
             worker: Duration::ZERO,
             over: Duration::ZERO,
             map: Duration::ZERO,
@@ -89,6 +91,7 @@ impl Parameters {
             match name {
                 "latency" => parameters.latency = time,
                 "turn" => parameters.turn = time,
+                "write" => parameters.write = time,
                 "worker" => parameters.worker = time,
                 "over" => parameters.over = time,
                 "map" => parameters.map = time,

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::client::Client;
 use super::workload::Call;
-use super::{Amounts, Arrival, Cluster, Cost, Parameters, Scaling};
+use super::{Amounts, Arrival, Cluster, Cost, Message, Parameters, Scaling};
 
 /// Fetches of fewer bytes say more of the latency than of the bandwidth.
 const LARGE: u64 = 1 << 16;
@@ -219,7 +219,9 @@ pub fn replay(
     let mut cluster = Cluster::new((workers, threads), client, amounts, parameters, cost);
     for &(at, count) in &recording.submitted {
         let batch = cluster.client.recorded_batch(count);
-        cluster.kernel.schedule_at(at, Arrival::Batch(batch));
+        cluster
+            .kernel
+            .schedule_at(at, Arrival::Server(Message::Batch(batch)));
     }
     cluster.finish(workers as u32 * threads)
 }

@@ -15,6 +15,8 @@ pub(super) struct Entry {
     pub(super) id: StoredId,
     pub(super) size: u64,
     pub(super) references: u64,
+    /// One of the references is of whoever put it.
+    pub(super) kept: bool,
     pub(super) pins: u64,
     pub(super) live: Option<u64>,
     /// All bytes of the frames, and those that are not the live form's memory.
@@ -36,6 +38,7 @@ impl Entry {
             id,
             size: cost.bytes(),
             references,
+            kept: true,
             pins: 0,
             live: None,
             frames: None,

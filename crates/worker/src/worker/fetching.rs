@@ -250,6 +250,8 @@ impl Worker {
         if let Some(slot) = self.objects.find(object)
             && matches!(self.objects.at(slot).state, State::Stored)
         {
+            // What is left of it is of no use.
+            effects.push(Effect::Drop(object));
             effects.report(Report::Gone(object));
             self.lose(slot, effects);
         }

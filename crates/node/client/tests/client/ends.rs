@@ -50,6 +50,28 @@ fn what_was_sent_before_the_goodbye_arrives() {
     assert!(client.watch(b"y", "y").is_err());
 }
 
+/// Closing stops objects that are under way.
+#[test]
+fn large_messages_that_were_sent_before_the_goodbye_arrive() {
+    let (mut scheduler, client) = start();
+    for number in 0..5 {
+        client.call(note(vec![number; 300_000].into())).unwrap();
+    }
+    std::thread::scope(|scope| {
+        let heard = scope.spawn(move || {
+            for number in 0..5 {
+                let FromClient::Call(call) = scheduler.hear() else {
+                    panic!("not a call");
+                };
+                assert_eq!(call.argument, vec![number; 300_000]);
+            }
+            scheduler.hear()
+        });
+        client.close(&mut soon());
+        assert_eq!(heard.join().unwrap(), FromClient::Goodbye);
+    });
+}
+
 #[test]
 fn every_waiter_learns_of_the_end() {
     let (mut scheduler, client) = start();

@@ -106,8 +106,7 @@ fn a_key_without_a_future_is_named() {
     watched(&mut scheduler, &client, "x");
     assert_eq!(client.fetch(0, keys(&["x", "unknown"])), Err(1));
     client.release(b"x");
-    client.silence();
-    client.try_lead().unwrap().poll();
+    client.process().unwrap();
     assert!(matches!(scheduler.hear(), FromClient::Release(_)));
 }
 
@@ -226,8 +225,7 @@ fn a_key_that_is_released_meanwhile_is_needed_until_its_value_is_here() {
         asked.join().unwrap()
     });
     client.release(X.as_bytes());
-    client.silence();
-    client.try_lead().unwrap().poll();
+    client.process().unwrap();
     assert!(scheduler.has_heard_nothing());
     worker.give(request, 0, &[]);
     assert_eq!(frames(next_fetched(&client).2).0, 0);
@@ -271,9 +269,7 @@ fn values_come_while_nobody_leads() {
         eventually("the value is here", || {
             // As an event loop does: only when the descriptor is readable.
             if crate::waiting::is_readable(client.descriptor()) {
-                client.silence();
-                let lead = client.try_lead().unwrap();
-                lead.poll();
+                let lead = client.process().unwrap();
                 fetched = fetched.take().or_else(|| lead.next(|owner| *owner));
             }
             fetched.is_some()

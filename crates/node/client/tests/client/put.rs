@@ -111,8 +111,7 @@ fn workers_are_chosen_anew_where_none_has_taken_it() {
         assert_eq!(next_finished(client), "x");
         let (mut scheduler, ids) = script.join().unwrap();
         client.release(b"x");
-        client.silence();
-        client.try_lead().unwrap().poll();
+        client.process().unwrap();
         assert_eq!(scheduler.hear(), FromClient::Release(ids));
     });
 }
@@ -190,8 +189,7 @@ fn a_value_that_is_put_again_after_it_was_cancelled_goes_by_its_new_name() {
     cancel(&client);
     assert_eq!(hear_cancel(&mut scheduler), [second]);
     client.release(b"x");
-    client.silence();
-    client.try_lead().unwrap().poll();
+    client.process().unwrap();
     assert_eq!(scheduler.hear(), FromClient::Release(vec![second, first]));
 }
 
@@ -233,8 +231,7 @@ fn place(id: u32, object: u64, worker: &Worker) -> ToClient {
 /// Has the client take what has come until something is so.
 fn attend(client: &TestClient, what: &str, mut so: impl FnMut() -> bool) {
     eventually(what, || {
-        client.silence();
-        client.try_lead().unwrap().poll();
+        client.process().unwrap();
         client.flush_now();
         so()
     });

@@ -224,8 +224,7 @@ fn what_a_submission_reads_is_needed_until_it_is_over() {
     submission.add(&task("y", &[input]), Some("y"));
     client.finish(submission, Vec::new).unwrap();
     assert_eq!(batch(&mut scheduler).inputs, [id]);
-    client.silence();
-    client.try_lead().unwrap().poll();
+    client.process().unwrap();
     assert_eq!(scheduler.hear(), FromClient::Release(vec![id]));
 }
 
@@ -254,8 +253,7 @@ fn a_new_owner_is_told_how_a_key_stands() {
     scheduler.say([notice(again, inline(b"anew"))]);
     assert_eq!(next_finished(&client), "third");
     assert_eq!(client.release(b"x"), Some("third"));
-    client.silence();
-    client.try_lead().unwrap().poll();
+    client.process().unwrap();
     assert_eq!(scheduler.hear(), FromClient::Release(vec![again, id]));
 }
 
@@ -268,8 +266,7 @@ fn many_released_keys_are_one_message() {
         client.release(key.as_bytes());
     }
     assert!(scheduler.has_heard_nothing());
-    client.silence();
-    client.try_lead().unwrap().poll();
+    client.process().unwrap();
     assert_eq!(scheduler.hear(), FromClient::Release(ids.to_vec()));
 }
 
@@ -324,8 +321,7 @@ fn a_constant_is_put_before_its_readers_and_released_after_the_last() {
     let mut other = client.submission();
     other.options(TaskOptions::default());
     eventually("the notice was taken", || {
-        client.silence();
-        client.try_lead().unwrap().poll();
+        client.process().unwrap();
         client.value(b"content").is_some()
     });
     assert_eq!(
@@ -340,8 +336,7 @@ fn a_constant_is_put_before_its_readers_and_released_after_the_last() {
     other.add(&task("z", &[constant]), Some("z"));
     client.finish(other, Vec::new).unwrap();
     assert!(batch(&mut scheduler).last);
-    client.silence();
-    client.try_lead().unwrap().poll();
+    client.process().unwrap();
     assert_eq!(scheduler.hear(), FromClient::Release(vec![id]));
 }
 

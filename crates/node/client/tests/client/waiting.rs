@@ -25,15 +25,12 @@ fn the_descriptor_is_readable_while_there_is_something_to_process() {
     let (mut scheduler, client) = start();
     let id = watched(&mut scheduler, &client, "x");
     eventually("it is quiet", || {
-        client.silence();
-        client.try_lead().unwrap().poll();
+        client.process().unwrap();
         !is_readable(client.descriptor())
     });
     scheduler.say([notice(id, inline(b"1")), notice(id, Standing::Pending)]);
     eventually("it rings", || is_readable(client.descriptor()));
-    client.silence();
-    let lead = client.try_lead().unwrap();
-    lead.poll();
+    let lead = client.process().unwrap();
     assert!(matches!(
         lead.next(|owner| *owner),
         Some(Event::Standing { owner: "x", .. })
@@ -41,9 +38,7 @@ fn the_descriptor_is_readable_while_there_is_something_to_process() {
     // One is left.
     drop(lead);
     assert!(is_readable(client.descriptor()));
-    client.silence();
-    let lead = client.try_lead().unwrap();
-    lead.poll();
+    let lead = client.process().unwrap();
     assert!(lead.next(|owner| *owner).is_some());
     assert!(lead.next(|owner| *owner).is_none());
     drop(lead);
@@ -54,8 +49,7 @@ fn the_descriptor_is_readable_while_there_is_something_to_process() {
 fn an_event_loop_is_left_alone_while_a_thread_waits() {
     let (mut scheduler, client) = start();
     let id = watched(&mut scheduler, &client, "x");
-    client.silence();
-    client.try_lead().unwrap().poll();
+    client.process().unwrap();
     let waits = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let rang = scope.spawn(|| {
@@ -73,11 +67,40 @@ fn an_event_loop_is_left_alone_while_a_thread_waits() {
         });
         eventually("it waits", || waits.load(Ordering::SeqCst));
         // What comes from now on is its own.
-        client.silence();
+        assert!(client.process().is_none());
         scheduler.say([notice(id, inline(b"1"))]);
         assert!(!rang.join().unwrap());
     });
     assert_eq!(next_finished(&client), "x");
+}
+
+/// The loop may have reset the descriptor after the thread had made it readable.
+#[test]
+fn an_event_loop_that_could_not_lead_is_called_afterwards() {
+    let (mut scheduler, client) = start();
+    let id = watched(&mut scheduler, &client, "x");
+    eventually("it is quiet", || {
+        client.process().unwrap();
+        !is_readable(client.descriptor())
+    });
+    let lead = client.try_lead().unwrap();
+    scheduler.say([notice(id, inline(b"1"))]);
+    eventually("it rings", || is_readable(client.descriptor()));
+    let processes = || {
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(client.process().is_none()));
+        });
+        assert!(!is_readable(client.descriptor()));
+    };
+    processes();
+    drop(lead);
+    assert!(is_readable(client.descriptor()));
+    let lead = client.process().unwrap();
+    assert!(lead.next(|owner| *owner).is_some());
+    // Nothing is left.
+    processes();
+    drop(lead);
+    assert!(!is_readable(client.descriptor()));
 }
 
 #[test]

@@ -436,6 +436,21 @@ fn who_reads_or_speaks_slowly_is_cut_off() {
 }
 
 #[test]
+fn who_says_nothing_keeps_nobody_from_the_pages() {
+    let cluster = Cluster::new(0);
+    let address = cluster.http();
+    let health = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let silent: Vec<_> = (0..40)
+        .map(|_| TcpStream::connect(address).unwrap())
+        .collect();
+    std::thread::sleep(Duration::from_millis(400));
+    for _ in 0..20 {
+        assert_eq!(get(address, health).0, "HTTP/1.1 200 OK");
+    }
+    drop(silent);
+}
+
+#[test]
 fn pages_end_with_the_server() {
     let cluster = Cluster::new(0);
     let address = cluster.http();

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use treadle_reactor::awake;
 use treadle_shuffle::{
-    ConnectionId, FromServer, GroupId, Place, Push, ReadPiece, Sent, ServerEffect, ServerEvent,
-    ServerId, ShuffleId, Tally, ToMaster, ToServer, Verdict,
+    ConnectionId, FromServer, GroupId, Place, Push, ReadPiece, Refusal, Sent, ServerEffect,
+    ServerEvent, ServerId, ShuffleId, Tally, ToMaster, ToServer, Verdict,
 };
 use treadle_types::WorkerId;
 
@@ -37,10 +37,7 @@ impl Machines {
 
     fn serve(&mut self, effect: ServerEffect, callbacks: &dyn Callbacks) {
         match effect {
-            ServerEffect::Reply { to: SELF, message } => {
-                self.steps.push_back(Step::Reply((message, Vec::new())));
-            }
-            ServerEffect::Reply { to, message } => self.incoming.reply(to, &message),
+            ServerEffect::Reply { to, message } => self.answer(to, message),
             ServerEffect::Admit { from: SELF, push } => {
                 let bytes = self.batch(&push);
                 let batch = bytes.and_then(|bytes| open(&push, &bytes).map(|table| (bytes, table)));
@@ -263,6 +260,13 @@ impl Machines {
         Some(rows)
     }
 
+    fn answer(&mut self, to: ConnectionId, message: FromServer) {
+        match to {
+            SELF => self.steps.push_back(Step::Reply((message, Vec::new()))),
+            _ => self.incoming.reply(to, &message),
+        }
+    }
+
     fn send_rows(
         &mut self,
         to: ConnectionId,
@@ -274,7 +278,8 @@ impl Machines {
         let Some(rows) = rows else {
             let line = "the rows of a piece that a reader asked for are not here: a bug of the shuffle plane";
             self.after.log.push(line.into());
-            return;
+            let reason = Refusal::Damaged;
+            return self.answer(to, FromServer::Unread { read, reason });
         };
         let message = FromServer::Rows {
             read,

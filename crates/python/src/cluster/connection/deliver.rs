@@ -1,5 +1,6 @@
 //! From what comes to calls of Python.
 
+use super::super::answer::{outcome_of, unreadable};
 use super::{Client, ClientConnection};
 use bytes::Bytes;
 use pyo3::exceptions::PyException;
@@ -7,9 +8,11 @@ use pyo3::intern;
 use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
+use treadle_messages::Answer;
 use treadle_node_client::{Event, Lead, Stuck};
 use treadle_reactor::thread::caught;
 use treadle_recipe as recipe;
+use treadle_types::Value;
 
 /// Whether an error is that of what was called. What else is raised (`KeyboardInterrupt`, whatever a
 /// signal handler raises) came in between, and says nothing of it.
@@ -84,11 +87,12 @@ impl ClientConnection {
                 let Some(done) = done else {
                     return Ok(());
                 };
-                let outcome = match &answer.result {
-                    Ok(value) => recipe::decode_value(py, value)
-                        .and_then(|value| done.call1(py, (value, py.None()))),
-                    Err(error) => recipe::decode_value(py, error)
-                        .and_then(|error| done.call1(py, (py.None(), error))),
+                let outcome = match outcome_of(py, &answer.result) {
+                    Ok(arguments) => done.call1(py, arguments),
+                    Err(error) if is_ordinary(py, &error) => {
+                        done.call1(py, (py.None(), unreadable(&error)))
+                    }
+                    Err(error) => Err(error),
                 };
                 if was_called(py, &outcome) {
                     drop(self.callbacks().calls.remove(&answer.id));
@@ -96,7 +100,19 @@ impl ClientConnection {
                 outcome.map(drop)
             }
             Event::Call(call) => {
-                let argument = recipe::decode_value(py, &call.argument)?;
+                let argument = match recipe::decode_value(py, &call.argument) {
+                    Ok(argument) => argument,
+                    Err(error) if is_ordinary(py, &error) => {
+                        let reason = Value::Str(unreadable(&error));
+                        // One that has ended needs no answer.
+                        let _ = client.answer(Answer {
+                            id: call.id,
+                            result: Err(reason.to_bytes().into()),
+                        });
+                        return Ok(());
+                    }
+                    Err(error) => return Err(error),
+                };
                 let arguments = (call.id, &call.node, &call.operation, argument);
                 self.handle(py, |handlers| {
                     let name = intern!(py, "on_call");

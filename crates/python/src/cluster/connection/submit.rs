@@ -13,9 +13,14 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 use treadle_dask::error;
 use treadle_graph::TaskId;
+use treadle_interpreter::repr;
 use treadle_messages::Definition;
 use treadle_node_client::{Contained, Content, Input, NewTask, Submission};
 use treadle_recipe::{self as recipe, NewDefinition};
+
+/// The most inputs of a task. A list of a message has at most 1,048,576 entries, and has those of a few other
+/// tasks, too.
+const MOST_INPUTS: usize = 1_000_000;
 
 /// A submission and what its tasks were encoded with.
 struct Sending<'a, 'py> {
@@ -134,6 +139,13 @@ impl<'a, 'py> Sending<'a, 'py> {
         options: u32,
         state: Option<Py<PyAny>>,
     ) -> PyResult<u32> {
+        if inputs.len() > MOST_INPUTS {
+            return Err(PyValueError::new_err(format!(
+                "task {} has {} inputs: a task has at most {MOST_INPUTS}. Let other tasks take a part of them each",
+                repr(key.as_borrowed()),
+                inputs.len()
+            )));
+        }
         self.key.clear();
         recipe::encode_key(key.as_borrowed(), &mut self.key)?;
         let task = NewTask {

@@ -11,14 +11,15 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use treadle_compress::Codec;
 use treadle_interpreter::refuse_forked;
 use treadle_memory::Registration;
 use treadle_net::Wait;
-use treadle_node_service::{About, Member, MemberOptions};
-use treadle_node_shuffle::{Failure, Packed, Plane, Source};
+use treadle_node_service::{About, Member, MemberOptions, Observer};
+use treadle_node_shuffle::{Done, Failure, Packed, Plane, Source};
 use treadle_node_wire::{decode_shuffled, encode_shuffled};
+use treadle_node_worker::Tracing;
 use treadle_reactor::thread::lock;
 use treadle_shuffle::{
     ApplicationId, Commit, Generation, MapRange, Receipt, ShuffleId, Tally, Tenant, Transfer,
@@ -29,6 +30,7 @@ pyo3::import_exception!(distributed.exceptions, Reschedule);
 pyo3::import_exception!(treadle.shuffle._service_errors, Again);
 pyo3::import_exception!(treadle.shuffle._service_errors, DamagedRows);
 pyo3::import_exception!(treadle.shuffle._service_errors, NoRoom);
+pyo3::import_exception!(treadle.shuffle._service_errors, Superseded);
 
 /// Name, maps, partitions, copies, note, ranges of maps that must run again, and whether a map has
 /// returned other rows than before.
@@ -273,8 +275,10 @@ impl ShuffleMember {
         })
     }
 
-    /// What it keeps counts as memory of a worker of this process, while it is connected.
-    fn charge_to(&self, worker: PyRef<'_, Worker>) -> PyResult<()> {
+    /// What it keeps counts as memory of a worker of this process, while it is connected. What it does is in
+    /// this worker's trace.
+    fn belong_to(&self, worker: PyRef<'_, Worker>) -> PyResult<()> {
+        self.0.observe(Box::new(Traced(worker.tracing()?)));
         let charged = worker.account("rows for shuffle servers", self.0.plane())?;
         *lock(&self.1) = Some(charged);
         Ok(())
@@ -296,6 +300,19 @@ impl ShuffleMember {
             self.0.close();
             lock(&self.1).take();
         });
+    }
+}
+
+/// The trace of a worker.
+struct Traced(Arc<Tracing>);
+
+impl Observer for Traced {
+    fn is_traced(&self) -> bool {
+        self.0.is_on()
+    }
+
+    fn traced(&self, done: Done, shuffle: String) {
+        self.0.shuffled(done, shuffle);
     }
 }
 
@@ -326,6 +343,7 @@ impl ShuffleMember {
         done.map_err(|failure| match failure {
             Err(error) => PyConnectionError::new_err(error.to_string()),
             Ok(Failure::Again(text)) => Again::new_err(text),
+            Ok(Failure::Superseded(text)) => Superseded::new_err(text),
             Ok(Failure::NoRoom(text)) => NoRoom::new_err(text),
             Ok(Failure::Damaged(text)) => DamagedRows::new_err(text),
             Ok(Failure::Failed(text)) => ShuffleError::new_err(text),

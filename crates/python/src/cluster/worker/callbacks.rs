@@ -97,7 +97,7 @@ impl Embedder for WorkerCallbacks {
         if shared.actors().remove(&object)
             && let Some(key) = key
         {
-            self.push(ServiceJob::DropActor(key));
+            self.push(ServiceJob::DropActor(key, object));
         }
     }
 

@@ -71,6 +71,7 @@ fn work(py: Python<'_>, shared: &Arc<WorkerShared>, context: &Context) {
     let mut switch = PeriodicSwitch::from_now();
     let mut next = py.detach(|| shared.node.next(true));
     while let Some(task) = next {
+        shared.keeper.enter();
         // Before the task allocates: its memory may be what others have let go of.
         shared.keeper.collect(py);
         let flush = run(py, shared, context, task);
@@ -78,6 +79,7 @@ fn work(py: Python<'_>, shared: &Arc<WorkerShared>, context: &Context) {
             error.write_unraisable(py, None);
         }
         next = if flush { None } else { shared.node.try_next() };
+        shared.keeper.leave();
         if next.is_none() {
             // Before the thread waits, perhaps for long.
             shared.keeper.collect(py);
@@ -163,9 +165,14 @@ fn attempt(
     };
     let values = match values {
         Ok(values) => values,
-        Err((object, error)) => {
+        Err((object, error)) if error.is_lost() => {
             shared.log(&format!("{object:?}, an input, cannot be read: {error}"));
             return Outcome::Missing(object);
+        }
+        // There is no memory to read it into: another task may find some.
+        Err((_, error)) => {
+            let error = pyo3::exceptions::PyMemoryError::new_err(error.to_string());
+            return raised(py, shared, &error);
         }
     };
     let result = context.run(py, || {
@@ -236,9 +243,11 @@ fn keep(
     let actor = task.actor.then(|| value.bind(py).get_type());
     let value = if task.actor {
         let key = recipe::decode_key(py, key)?;
-        let handle = shared
-            .service
-            .call(py, intern!(py, "add_actor"), (key, value))?;
+        let handle = shared.service.call(
+            py,
+            intern!(py, "add_actor"),
+            (key, value, task.object.to_u64()),
+        )?;
         shared.actors().insert(task.object);
         handle
     } else {

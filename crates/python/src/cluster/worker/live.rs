@@ -1,13 +1,14 @@
 //! Values of tasks, as the store holds them.
 
-use super::service::Service;
+use super::service::{Service, ServiceJob, ServiceThread};
 use bytes::Bytes;
 use pyo3::intern;
 use pyo3::prelude::*;
 use std::any::Any;
 use std::error::Error;
 use std::mem::ManuallyDrop;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use treadle_interpreter::lock;
 use treadle_node_worker::{Unserialisable, Value};
 use treadle_recipe as recipe;
@@ -32,9 +33,13 @@ const PREPARED: u64 = 64 << 10;
 /// What live objects need of their worker.
 pub(crate) struct Keeper {
     /// Objects that native threads let go of. Dropping one may run Python, which must not happen
-    /// while a lock of the engine is held: so the next thread that runs a task does it.
+    /// while a lock of the engine is held: so the next thread that runs a task does it, or the service's
+    /// thread, if no task runs.
     garbage: Mutex<Vec<Py<PyAny>>>,
     service: Arc<Service>,
+    service_thread: OnceLock<Weak<ServiceThread>>,
+    /// Threads that run tasks now.
+    busy: AtomicUsize,
 }
 
 impl Keeper {
@@ -42,7 +47,38 @@ impl Keeper {
         Arc::new(Self {
             garbage: Mutex::default(),
             service,
+            service_thread: OnceLock::new(),
+            busy: AtomicUsize::new(0),
         })
+    }
+
+    /// The calling thread has a task. It collects before it waits for another one, after [`Keeper::leave`].
+    pub(crate) fn enter(&self) {
+        self.busy.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// See [`Keeper::enter`].
+    pub(crate) fn leave(&self) {
+        self.busy.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Who drops what native threads let go of while no task runs.
+    pub(crate) fn attend(&self, service_thread: &Arc<ServiceThread>) {
+        let _ = self.service_thread.set(Arc::downgrade(service_thread));
+    }
+
+    fn discard(self: &Arc<Self>, object: Py<PyAny>) {
+        let is_first = {
+            let mut garbage = self.garbage();
+            garbage.push(object);
+            garbage.len() == 1
+        };
+        if is_first
+            && self.busy.load(Ordering::SeqCst) == 0
+            && let Some(service_thread) = self.service_thread.get().and_then(Weak::upgrade)
+        {
+            service_thread.push(ServiceJob::Collect(Arc::downgrade(self)));
+        }
     }
 
     fn garbage(&self) -> MutexGuard<'_, Vec<Py<PyAny>>> {
@@ -136,7 +172,7 @@ impl Drop for LiveObject {
     fn drop(&mut self) {
         // SAFETY: dropped once, and not used afterwards.
         let object = unsafe { ManuallyDrop::take(&mut self.object) };
-        self.keeper.garbage().push(object);
+        self.keeper.discard(object);
     }
 }
 

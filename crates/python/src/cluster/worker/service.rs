@@ -3,20 +3,22 @@
 //!
 //! The native threads of a worker must not wait for the interpreter, which a task may hold for long.
 
+use super::super::answer::{outcome_of, unreadable};
+use super::live::Keeper;
 use bytes::Bytes;
-use pyo3::call::PyCallArgs;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::{PyString, PyTuple};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
-use treadle_interpreter::lock;
+use std::sync::{Arc, Mutex, Weak};
+use treadle_interpreter::{call, lock};
 use treadle_messages::{Answer, Call};
 use treadle_reactor::thread::{self, caught};
 use treadle_recipe::{Definition, decode_value, encode_value};
+use treadle_types::ObjectId;
 
 /// The worker's Python side, a `treadle.worker.Service`, until the worker is closed.
 ///
@@ -37,11 +39,13 @@ impl Service {
         &self,
         py: Python<'py>,
         method: &Bound<'py, PyString>,
-        arguments: impl PyCallArgs<'py>,
+        arguments: impl IntoPyObject<'py, Target = PyTuple, Output = Bound<'py, PyTuple>>,
     ) -> PyResult<Py<PyAny>> {
         let object = self.object().as_ref().map(|object| object.clone_ref(py));
         let object = object.ok_or_else(|| PyRuntimeError::new_err("the worker is closed"))?;
-        object.call_method1(py, method, arguments)
+        let method = object.bind(py).getattr(method)?;
+        let arguments = arguments.into_pyobject(py).map_err(Into::into)?;
+        call(&method, &arguments).map(Bound::unbind)
     }
 
     /// Nobody calls it any more.
@@ -65,11 +69,13 @@ pub(crate) enum ServiceJob {
     InterruptCast(u32, u64),
     /// The worker has ended; why.
     End(String),
-    /// The value of an actor was released; the key, encoded.
-    DropActor(Bytes),
+    /// The value of an actor was released; the key, encoded, and which attempt of it.
+    DropActor(Bytes, ObjectId),
     /// Steps of tasks wait for [`tell`](super::Worker::tell).
     StepsCame,
-    /// Definitions that nobody needs any more, to be dropped where Python may run.
+    /// Values that nobody needs any more, to be dropped where Python may run.
+    Collect(Weak<Keeper>),
+    /// The same of definitions.
     Forget(Vec<Arc<Definition>>),
 }
 
@@ -127,9 +133,9 @@ impl ServiceThread {
         let Some(done) = self.waiting().remove(&answer.id) else {
             return Ok(());
         };
-        match &answer.result {
-            Ok(value) => done.call1(py, (decode_value(py, value)?, py.None()))?,
-            Err(error) => done.call1(py, (py.None(), decode_value(py, error)?))?,
+        match outcome_of(py, &answer.result) {
+            Ok(arguments) => done.call1(py, arguments)?,
+            Err(error) => done.call1(py, (py.None(), unreadable(&error)))?,
         };
         Ok(())
     }
@@ -145,7 +151,7 @@ impl ServiceThread {
     }
 }
 
-fn serve(queue: &Receiver<ServiceJob>, thread: &std::sync::Weak<ServiceThread>, service: &Service) {
+fn serve(queue: &Receiver<ServiceJob>, thread: &Weak<ServiceThread>, service: &Service) {
     while let Ok(job) = queue.recv() {
         let Some(thread) = thread.upgrade() else {
             break;
@@ -166,17 +172,22 @@ fn serve(queue: &Receiver<ServiceJob>, thread: &std::sync::Weak<ServiceThread>, 
                     .call(py, intern!(py, "interrupt_cast"), (client, number))
                     .map(drop),
                 ServiceJob::StepsCame => service.call(py, intern!(py, "steps_came"), ()).map(drop),
+                ServiceJob::Collect(keeper) => {
+                    if let Some(keeper) = keeper.upgrade() {
+                        keeper.collect(py);
+                    }
+                    Ok(())
+                }
                 ServiceJob::Forget(definitions) => {
                     drop(definitions);
                     Ok(())
                 }
-                ServiceJob::DropActor(key) => {
-                    treadle_recipe::decode_key(py, &key).and_then(|key| {
+                ServiceJob::DropActor(key, object) => treadle_recipe::decode_key(py, &key)
+                    .and_then(|key| {
                         service
-                            .call(py, intern!(py, "drop_actor"), (key,))
+                            .call(py, intern!(py, "drop_actor"), (key, object.to_u64()))
                             .map(drop)
-                    })
-                }
+                    }),
             };
             if let Err(error) = outcome {
                 error.write_unraisable(py, None);

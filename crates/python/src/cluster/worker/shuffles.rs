@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use treadle_memory::Registration;
 use treadle_node_shuffle::{Failure, Plane, ReadRows};
 use treadle_node_wire::{decode_shuffled, encode_shuffled};
+use treadle_node_worker::Tracing;
 use treadle_shuffle::{AttemptId, Commit, Generation, ReadPiece, Receipt, ShuffleId, Transfer};
 use treadle_types::{Attempt, ObjectId};
 
@@ -209,6 +210,14 @@ impl Worker {
     pub(crate) fn account(&self, name: &'static str, plane: &Plane) -> PyResult<Registration> {
         Ok(self.own()?.node.account(name, plane))
     }
+
+    /// What this worker records for those who trace the cluster.
+    ///
+    /// # Errors
+    /// The worker is another process's.
+    pub(crate) fn tracing(&self) -> PyResult<Arc<Tracing>> {
+        Ok(Arc::clone(self.own()?.node.tracing()))
+    }
 }
 
 /// Whether nobody waits for a task any more.
@@ -221,7 +230,9 @@ fn raised(failure: Failure) -> PyErr {
     let text = failure.to_string();
     match failure {
         // Whatever becomes of a task that was cancelled, nobody hears of it.
-        Failure::Again(_) | Failure::Interrupted => Reschedule::new_err(text),
+        Failure::Again(_) | Failure::Superseded(_) | Failure::Interrupted => {
+            Reschedule::new_err(text)
+        }
         Failure::NoRoom(_) => OutOfDisk::new_err(text),
         Failure::Damaged(_) => DamagedRows::new_err(text),
         Failure::Failed(_) => PyRuntimeError::new_err(text),

@@ -1,399 +1,24 @@
 //! Several planes in one process, over real sockets, with a real master.
 
-use std::collections::HashMap;
-use std::fmt;
+mod support;
+
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Barrier, Mutex, OnceLock, Weak};
+use std::sync::{Barrier, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use treadle_compress::Codec;
-use treadle_host::{Service, ServiceHost};
 use treadle_memory::Consumer as _;
-use treadle_net::{Offer, Options};
-use treadle_node_shuffle::{
-    Allocate, Arena, Callbacks, Done, Failure, Packed, Plane, ReadRows, SERVICE, Source,
+use treadle_node_shuffle::{Allocate, Arena, Failure, Source};
+use treadle_rows::Wanted;
+use treadle_shuffle::{AttemptId, Generation, GroupId, MapRange, Tally, ToMaster, Transfer};
+use treadle_types::Runs;
+
+use support::{
+    Cluster, LONG, Numbers, SHUFFLE, Said, maps, never, numbers, only_stored_rows_are_held, server,
+    until,
 };
-use treadle_rows::{Arenas, Column, Field, Format, Input, Integer, Partitions, Wanted};
-use treadle_security::secret::Secret;
-use treadle_shuffle::{
-    AttemptId, Commit, Config, Generation, GroupId, MapRange, Master, MasterEffect, MasterEvent,
-    Receipt, ServerId, ShuffleId, Spec, Tally, Tenant, ToMaster, Transfer,
-};
-use treadle_types::{Runs, WorkerId};
-
-const LONG: Duration = Duration::from_secs(60);
-const SHUFFLE: ShuffleId = ShuffleId(1);
-
-fn never() -> impl FnMut() -> bool {
-    || false
-}
-
-fn options() -> Options {
-    Options {
-        secret: Some(Secret::new([7; 32]).unwrap()),
-        ..Options::default()
-    }
-}
-
-fn server(worker: u32) -> ServerId {
-    ServerId {
-        node: worker,
-        incarnation: 1,
-    }
-}
-
-/// One map: row `n` of it has the number `map * 1000000 + n`, for partition `n % partitions`.
-struct Numbers {
-    map: u32,
-    partitions: u32,
-    values: Vec<u8>,
-    of_rows: Partitions,
-    format: Format,
-}
-
-impl Numbers {
-    fn new(map: u32, rows: u32, partitions: u32) -> Self {
-        let numbers = (0..rows).map(|row| u64::from(map) * 1_000_000 + u64::from(row));
-        let places: Vec<u8> = (0..rows)
-            .flat_map(|row| (row % partitions).to_ne_bytes())
-            .collect();
-        let of_rows = Partitions::read(&places, 4, Integer::U32, rows as usize, partitions);
-        Self {
-            map,
-            partitions,
-            values: numbers.flat_map(u64::to_ne_bytes).collect(),
-            of_rows: of_rows.unwrap(),
-            format: Format::new(vec![Field::Fixed(8)]),
-        }
-    }
-
-    fn transfer(&self, attempt: u64) -> Transfer {
-        Transfer {
-            shuffle: SHUFFLE,
-            map: self.map,
-            attempt: AttemptId(attempt),
-        }
-    }
-
-    fn expected(&self, partition: u32) -> Vec<u64> {
-        let rows = self.values.len() as u64 / 8;
-        let rows = (u64::from(partition)..rows).step_by(self.partitions as usize);
-        rows.map(|row| u64::from(self.map) * 1_000_000 + row)
-            .collect()
-    }
-}
-
-impl Source for Numbers {
-    fn gather(
-        &self,
-        transfer: Transfer,
-        groups: &[Wanted],
-        allocate: &Allocate<'_>,
-    ) -> Result<Vec<Arena>, Failure> {
-        let columns = [Column::Fixed {
-            bytes: &self.values,
-            stride: 8,
-            width: 8,
-        }];
-        let input = Input {
-            format: &self.format,
-            columns: &columns,
-            partitions: &self.of_rows,
-            note: &[],
-        };
-        let arenas = Arenas::with_target(input, groups, 256 << 10).unwrap();
-        let lengths = arenas.lengths().to_vec();
-        let memory = lengths.iter().enumerate();
-        let memory = memory.map(|(group, &length)| allocate(group, length).unwrap());
-        let mut memory: Vec<_> = memory.collect();
-        let mut slices: Vec<_> = memory.iter_mut().map(|m| m.as_mut_slice()).collect();
-        let batches = arenas
-            .fill(transfer.shuffle, transfer, &mut slices)
-            .unwrap();
-        let arenas = memory.into_iter().zip(batches);
-        Ok(arenas
-            .map(|(memory, batches)| Arena { memory, batches })
-            .collect())
-    }
-
-    fn count_in(&self, partitions: &mut dyn Iterator<Item = &Runs>) -> usize {
-        self.of_rows.count_in(partitions)
-    }
-}
-
-enum Said {
-    Worker(u32, ToMaster),
-    Event(MasterEvent),
-    Lost(u32),
-}
-
-/// Passes on what a plane says.
-struct Words(u32, Mutex<Sender<Said>>);
-
-impl Callbacks for Words {
-    fn tell(&self, message: ToMaster) {
-        let _ = self.1.lock().unwrap().send(Said::Worker(self.0, message));
-    }
-    fn flush(&self) {}
-    fn wake(&self) {}
-    fn wait(&self, is_changed: &mut dyn FnMut() -> bool, most: Duration) {
-        let until = Instant::now() + most;
-        while !is_changed() && Instant::now() < until {
-            thread::sleep(Duration::from_micros(200));
-        }
-    }
-    fn log(&self, line: fmt::Arguments<'_>) {
-        eprintln!("worker {}: {line}", self.0);
-    }
-    fn panicked(&self, reason: String) {
-        panic!("worker {}: {reason}", self.0);
-    }
-    fn is_traced(&self) -> bool {
-        true
-    }
-    fn traced(&self, done: Done) {
-        assert!(done.began <= done.ended, "{done:?}");
-    }
-}
-
-struct Worker {
-    plane: Plane,
-    host: Arc<ServiceHost>,
-    address: String,
-    directory: TempDir,
-}
-
-struct Cluster {
-    workers: HashMap<u32, Arc<Worker>>,
-    said: Sender<Said>,
-    invalidated: Receiver<(Runs, bool)>,
-    /// What transfers compress rows by.
-    codec: Option<Codec>,
-}
-
-impl Cluster {
-    fn new(count: u32, shares_memory: bool) -> Self {
-        let (said, heard) = channel();
-        let workers = (1..=count).map(|id| (id, Arc::new(worker(id, &said, shares_memory))));
-        let workers: HashMap<u32, Arc<Worker>> = workers.collect();
-        for (id, worker) in &workers {
-            for (other, address) in workers.iter().map(|(id, worker)| (id, &worker.address)) {
-                if other != id {
-                    worker.plane.met(WorkerId(*other), address.clone());
-                }
-            }
-            said.send(Said::Event(MasterEvent::Joined(server(*id))))
-                .unwrap();
-        }
-        let (out, invalidated) = channel();
-        let planes = workers
-            .iter()
-            .map(|(id, worker)| (*id, Arc::downgrade(worker)));
-        let planes: HashMap<u32, Weak<Worker>> = planes.collect();
-        thread::spawn(move || master(&heard, &out, planes));
-        Self {
-            workers,
-            said,
-            invalidated,
-            codec: None,
-        }
-    }
-
-    fn register(&self, maps: u32, partitions: u32) {
-        self.register_copies(maps, partitions, 1);
-    }
-
-    fn register_copies(&self, maps: u32, partitions: u32, copies: u32) {
-        let spec = Spec {
-            tenant: Tenant::default(),
-            maps,
-            partitions,
-            outputs: Runs::range(0, u64::from(partitions)),
-            aligned: None,
-            copies,
-            preferred: Vec::new(),
-            committed: None,
-        };
-        let event = MasterEvent::Register {
-            shuffle: SHUFFLE,
-            spec,
-        };
-        self.said.send(Said::Event(event)).unwrap();
-    }
-
-    fn plane(&self, worker: u32) -> &Plane {
-        &self.workers[&worker].plane
-    }
-
-    /// Runs transfers, each at a worker in turn, all at once.
-    fn transfer(&self, maps: &[Numbers], attempt: u64) -> Vec<Receipt> {
-        let mut ids: Vec<u32> = self.workers.keys().copied().collect();
-        ids.sort_unstable();
-        thread::scope(|scope| {
-            let running = maps.iter().map(|map| {
-                let plane = self.plane(ids[map.map as usize % ids.len()]);
-                let transfer = map.transfer(attempt + u64::from(map.map));
-                let codec = self.codec;
-                scope.spawn(move || {
-                    let packed = codec.map(|codec| Packed { source: map, codec });
-                    let source: &dyn Source = packed.as_ref().map_or(map, |packed| packed);
-                    let receipt = plane.transfer(transfer, attempt >= 100, source, &mut never());
-                    let receipt = receipt.unwrap();
-                    plane.finished(transfer.attempt, true);
-                    receipt
-                })
-            });
-            let running: Vec<_> = running.collect();
-            running.into_iter().map(|run| run.join().unwrap()).collect()
-        })
-    }
-
-    fn commit(&self, maps: usize, receipts: &[Receipt]) -> Result<Generation, Failure> {
-        let commit = Commit::new(SHUFFLE, maps as u32, receipts).unwrap();
-        let plane = &self.workers.values().next().unwrap().plane;
-        plane.commit(commit, &mut never())
-    }
-
-    /// A worker ends, and the master is told so.
-    fn lose(&mut self, worker: u32) {
-        drop(self.workers.remove(&worker));
-        self.said.send(Said::Lost(worker)).unwrap();
-    }
-
-    /// Reads every partition at every worker, and compares it.
-    fn compare(&self, maps: &[Numbers], partitions: u32, generation: Generation) {
-        for worker in self.workers.values() {
-            for partition in 0..partitions {
-                let read = worker
-                    .plane
-                    .read(SHUFFLE, generation, partition, None, 8, &mut never());
-                let expected: Vec<u64> = maps.iter().flat_map(|m| m.expected(partition)).collect();
-                assert_eq!(numbers(&read.unwrap()), expected, "partition {partition}");
-            }
-        }
-    }
-
-    fn end(&self) {
-        self.said
-            .send(Said::Event(MasterEvent::End(SHUFFLE)))
-            .unwrap();
-        for (id, worker) in &self.workers {
-            until(&format!("worker {id} keeps something"), || {
-                worker.plane.leftovers() == 0
-            });
-        }
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        self.plane.end();
-        self.host.end();
-    }
-}
-
-fn worker(id: u32, said: &Sender<Said>, shares_memory: bool) -> Worker {
-    let net = Options {
-        shared_memory: shares_memory,
-        ..options()
-    };
-    let listening = Options {
-        services: vec![Offer {
-            service: SERVICE,
-            name: "shuffle",
-            lane: None,
-        }],
-        ..net.clone()
-    };
-    let host = ServiceHost::bind(&"127.0.0.1:0".parse().unwrap(), &listening).unwrap();
-    let address = host.address().to_string();
-    let directory = TempDir::new().unwrap();
-    let files = treadle_volume::Options::new(vec![directory.path().into()], u64::MAX);
-    let words = Box::new(Words(id, Mutex::new(said.clone())));
-    let plane = Plane::new(WorkerId(id), &address, net, files, Config::default(), words);
-    let service: Box<dyn Service> = Box::new(plane.clone());
-    let services = HashMap::from([(SERVICE, service)]);
-    host.start(services, 2, "serve", |reason| panic!("{reason}"))
-        .unwrap();
-    Worker {
-        plane,
-        host,
-        address,
-        directory,
-    }
-}
-
-fn master(
-    heard: &Receiver<Said>,
-    invalidated: &Sender<(Runs, bool)>,
-    mut planes: HashMap<u32, Weak<Worker>>,
-) {
-    let mut master = Master::new(Config::default());
-    for said in heard {
-        let event = match said {
-            // A busy machine makes servers slow. Here rows are counted that are pushed once.
-            Said::Worker(_, ToMaster::Slow { .. }) => continue,
-            Said::Worker(from, message) => MasterEvent::Message {
-                from: server(from),
-                message,
-            },
-            Said::Event(event) => event,
-            Said::Lost(worker) => {
-                planes.remove(&worker);
-                for plane in planes.values().filter_map(Weak::upgrade) {
-                    plane.plane.lost(WorkerId(worker));
-                }
-                MasterEvent::Lost(server(worker))
-            }
-        };
-        let mut effects = Vec::new();
-        master.handle(event, &mut effects).unwrap();
-        master.check().unwrap();
-        for effect in effects {
-            match effect {
-                MasterEffect::Send { to, message } => {
-                    if let Some(worker) = planes.get(&to.node).and_then(Weak::upgrade) {
-                        worker.plane.hear(message);
-                    }
-                }
-                MasterEffect::Invalidate { maps, outputs, .. } => {
-                    let _ = invalidated.send((maps, outputs));
-                }
-                _ => {}
-            }
-        }
-    }
-}
-
-fn numbers(rows: &ReadRows) -> Vec<u64> {
-    let rows = rows.iter().flat_map(|(_, rows)| rows.chunks(8));
-    rows.map(|row| u64::from_ne_bytes(row.try_into().unwrap()))
-        .collect()
-}
-
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < LONG, "{what}");
-        thread::sleep(Duration::from_millis(2));
-    }
-}
-
-fn only_stored_rows_are_held(worker: &Worker) {
-    until("memory of other rows is kept", || {
-        let stats = worker.plane.stats();
-        stats.held == stats.resident
-    });
-}
-
-fn maps(count: u32, rows: u32, partitions: u32) -> Vec<Numbers> {
-    (0..count)
-        .map(|map| Numbers::new(map, rows, partitions))
-        .collect()
-}
 
 fn whole_shuffle(workers: u32, shares_memory: bool, rows: u32) {
     let cluster = Cluster::new(workers, shares_memory);
@@ -667,6 +292,48 @@ fn plans_that_come_while_rows_are_gathered_lose_no_row() {
     cluster.end();
 }
 
+/// Rows of which gathering leaves the last ones out.
+struct Short {
+    gathered: Numbers,
+    whole: Numbers,
+}
+
+impl Source for Short {
+    fn gather(
+        &self,
+        transfer: Transfer,
+        groups: &[Wanted],
+        allocate: &Allocate<'_>,
+    ) -> Result<Vec<Arena>, Failure> {
+        self.gathered.gather(transfer, groups, allocate)
+    }
+
+    fn count_in(&self, partitions: &mut dyn Iterator<Item = &Runs>) -> usize {
+        self.whole.count_in(partitions)
+    }
+}
+
+#[test]
+fn a_receipt_without_all_rows_of_its_input_fails_the_transfer() {
+    let cluster = Cluster::new(2, true);
+    cluster.register(1, 4);
+    let source = Short {
+        gathered: Numbers::new(0, 1000, 4),
+        whole: Numbers::new(0, 1200, 4),
+    };
+    let transfer = source.whole.transfer(1);
+    let failed = cluster
+        .plane(1)
+        .transfer(transfer, false, &source, &mut never());
+    let Err(Failure::Failed(reason)) = failed else {
+        panic!("rows are missing: {failed:?}");
+    };
+    let told = "input 0 has 1200 rows, and its receipt counts 1000";
+    assert!(reason.starts_with(told), "{reason}");
+    cluster.plane(1).finished(transfer.attempt, false);
+    cluster.end();
+}
+
 #[test]
 fn tasks_that_wait_are_given_back_when_the_worker_ends() {
     let cluster = Cluster::new(1, true);
@@ -754,6 +421,46 @@ fn compressed_rows_are_copied_as_they_came_from_memory_and_from_files() {
             lose_one_copy_after_the_other(target, Some(codec));
         }
     }
+}
+
+/// What a copy is told of the winners is longer than the header of an object.
+#[test]
+fn a_lost_copy_of_many_maps_is_made_again() {
+    const MAPS: u32 = 6200;
+    const THREADS: usize = 8;
+    let mut cluster = Cluster::new(3, true);
+    let maps = maps(MAPS, 1, 1);
+    cluster.register_copies(MAPS, 1, 2);
+    // Attempts are far apart, so that each takes many bytes.
+    let attempt = |map: &Numbers| u64::from(map.map).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let plane = cluster.plane(1);
+    let transfer = |map: &Numbers| {
+        let transfer = map.transfer(attempt(map));
+        let receipt = plane.transfer(transfer, false, map, &mut never());
+        plane.finished(transfer.attempt, true);
+        receipt.unwrap()
+    };
+    let receipts: Vec<_> = thread::scope(|scope| {
+        let parts = maps.chunks(maps.len().div_ceil(THREADS));
+        let parts = parts.map(|part| scope.spawn(|| part.iter().map(transfer).collect::<Vec<_>>()));
+        let parts: Vec<_> = parts.collect();
+        parts
+            .into_iter()
+            .flat_map(|part| part.join().unwrap())
+            .collect()
+    });
+    let generation = cluster.commit(MAPS as usize, &receipts).unwrap();
+    let both = kept(&cluster);
+    let mut holders = cluster.workers.keys().copied().collect::<Vec<_>>();
+    holders.retain(|&id| cluster.plane(id).stats().resident > 0);
+    assert_eq!(holders.len(), 2);
+    cluster.lose(holders[0]);
+    until("the lost copy is not made again", || cluster.adopted() == 1);
+    assert!(kept(&cluster) >= both);
+    cluster.lose(holders[1]);
+    cluster.compare(&maps, 1, generation);
+    assert!(cluster.invalidated.try_recv().is_err(), "no map runs again");
+    cluster.end();
 }
 
 #[test]

@@ -1,0 +1,72 @@
+//! What the shuffle plane of a member calls in its process.
+
+use std::fmt;
+use std::sync::Weak;
+use std::time::{Duration, Instant};
+
+use tracing::warn;
+use treadle_node_shuffle::{Callbacks, Done};
+use treadle_node_wire::encode_shuffled;
+use treadle_reactor::thread::lock;
+use treadle_shuffle::ToMaster;
+
+use super::Shared;
+use crate::wire;
+
+/// What the plane wants of the process.
+pub(super) struct MemberCallbacks(pub(super) Weak<Shared>);
+
+impl Callbacks for MemberCallbacks {
+    fn tell(&self, message: ToMaster) {
+        if let Some(shared) = self.0.upgrade() {
+            lock(&shared.outbox).push(message);
+        }
+    }
+
+    fn flush(&self) {
+        let Some(shared) = self.0.upgrade() else {
+            return;
+        };
+        let _sending = lock(&shared.sending);
+        let messages = std::mem::take(&mut *lock(&shared.outbox));
+        for message in messages {
+            wire::send_bytes(&shared.peer, wire::TO_MASTER, encode_shuffled(&message));
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.notify();
+        }
+    }
+
+    fn wait(&self, is_changed: &mut dyn FnMut() -> bool, most: Duration) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.wait(is_changed, Instant::now() + most);
+        }
+    }
+
+    fn log(&self, line: fmt::Arguments<'_>) {
+        if let Some(shared) = self.0.upgrade() {
+            warn!(target: treadle_log::SHUFFLE, "{}: {line}", shared.name);
+        }
+    }
+
+    fn panicked(&self, reason: String) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.end(&reason);
+        }
+    }
+
+    fn is_traced(&self) -> bool {
+        self.0
+            .upgrade()
+            .is_some_and(|shared| shared.observed.is_traced())
+    }
+
+    fn traced(&self, done: Done) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.observed.traced(done);
+        }
+    }
+}

@@ -1,0 +1,69 @@
+"""Reads the partitions of a shuffle of the stand-alone service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from treadle.shuffle._shuffle import Shuffle
+
+__all__ = ["Reader"]
+
+
+class Reader:
+    """Reads partitions of a shuffle that was committed."""
+
+    def __init__(self, shuffle: Shuffle, generation: int) -> None:
+        self.shuffle = shuffle
+        self.generation = generation
+
+    def read(
+        self,
+        partition: int,
+        maps: tuple[int, int] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Any:
+        """Return the rows of a partition, in the order of their maps.
+
+        All rows of the receipts that were committed come, each one once and as it was written, or an error.
+
+        Parameters
+        ----------
+        maps
+            The first map, and the one after the last, where several readers share a partition.
+
+        Returns
+        -------
+        list of bytes, numpy.ndarray or pyarrow.RecordBatch
+            As the shuffle's rows are.
+
+        Raises
+        ------
+        RowsLost
+            All copies of some rows are lost.
+        DamagedRows
+            No copy has the rows as they were written. The message names server and partition.
+        TimeoutError
+            They have not come in time.
+        """
+        shuffle = self.shuffle
+        if not 0 <= partition < shuffle.partitions:
+            raise ValueError(
+                f"partition {partition}: shuffle {shuffle.name} has {shuffle.partitions}, from 0 on"
+            )
+        if maps is not None and not 0 <= maps[0] <= maps[1] <= shuffle.maps:
+            raise ValueError(
+                f"maps={maps}: shuffle {shuffle.name} has {shuffle.maps}; give the first one, and the "
+                "one after the last"
+            )
+        with shuffle._named(f"partition {partition}"):
+            limit = shuffle.service._limit(timeout)
+            width = shuffle.kind.width
+            pieces = shuffle._pieces(self.generation, partition, width, maps, limit)
+            return shuffle.kind.assemble(pieces)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Read all partitions, one after another."""
+        return (self.read(partition) for partition in range(self.shuffle.partitions))

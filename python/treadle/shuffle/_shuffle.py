@@ -1,0 +1,276 @@
+"""A shuffle of the stand-alone service: written, committed, read, and tried again where something is lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from treadle.shuffle._compression import NONE
+from treadle.shuffle._reader import Reader
+from treadle.shuffle._records import Kind
+from treadle.shuffle._service_errors import Again, RowsLost, ShuffleError, Superseded
+from treadle.shuffle._writer import Receipt, Writer
+
+if TYPE_CHECKING:
+    from treadle import _core
+    from treadle.shuffle._service import Service
+
+__all__ = ["Shuffle"]
+
+# Seconds between two attempts after something was lost: the first pause, and the longest.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+
+
+class Shuffle:
+    """A shuffle of a :class:`Service`.
+
+    It is written map by map, then committed, then read partition by partition. A process that has not
+    registered it gets it from :meth:`Service.attach`.
+
+    Attributes
+    ----------
+    number
+        Its number in the service, never used again.
+    generation
+        What the last commit returned; readers in other processes need it. ``None`` before a commit.
+    compression
+        How its rows are compressed.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        number: int,
+        name: str,
+        maps: int,
+        partitions: int,
+        kind: Kind,
+        compression: str = NONE,
+    ) -> None:
+        self.service = service
+        self.number = number
+        self.name = name
+        self.maps = maps
+        self.partitions = partitions
+        self.kind = kind
+        self.compression = compression
+        self.generation: int | None = None
+
+    def writer(self, map: int, *, again: bool = False) -> Writer:  # noqa: A002
+        """Return a writer of a map. With ``again`` the map may have run before: only what is not there is pushed."""
+        return Writer(self, map, again=again)
+
+    def write(
+        self,
+        map: int,  # noqa: A002
+        rows: Any,
+        partitions: Any = None,
+        *,
+        hashes: Any = None,
+        again: bool = False,
+        timeout: float | None = None,
+    ) -> Receipt:
+        """Write all rows of a map, and wait until all copies have them."""
+        writer = self.writer(map, again=again)
+        writer.write(rows, partitions, hashes=hashes)
+        return writer.finish(timeout=timeout)
+
+    def commit(self, receipts: Iterable[Receipt], *, timeout: float | None = None) -> int:
+        """Have the servers compare their rows with the receipts of all maps, one for each.
+
+        Which attempt of a map counts is the caller's choice: that of the receipt. Rows of other attempts are
+        dropped.
+
+        Returns
+        -------
+        int
+            The generation, which :class:`Reader` takes.
+
+        Raises
+        ------
+        RowsLost
+            All copies of some rows are lost: write its ``maps`` again, and commit with their new receipts.
+        DamagedRows
+            Rows are not those that were written, although they were made again.
+        ValueError
+            A map has no receipt, or two.
+        TimeoutError
+            The servers have not answered in time.
+        """
+        datas = [receipt.data for receipt in receipts]
+        with self._named("commit"):
+            self.generation = self._commit(datas, self.service._limit(timeout))
+        return self.generation
+
+    def reader(self, generation: int | None = None) -> Reader:
+        """Return a reader of what was committed, here or, with ``generation``, elsewhere."""
+        generation = self.generation if generation is None else generation
+        if generation is None:
+            raise ShuffleError(f"shuffle {self.name} is not committed: commit the receipts first")
+        return Reader(self, generation)
+
+    def lost(self, *, timeout: float | None = None) -> list[int]:
+        """Return the maps that must run again, since all copies of some of their rows are lost."""
+        return self._again(timeout)[0]
+
+    def close(self, *, timeout: float | None = None) -> None:
+        """End the shuffle: the servers drop its rows."""
+        with self._named("end"):
+            self.service._native.finish(self.number, self.service._limit(timeout))
+
+    # For a `worker` the calling thread runs a task of it: they end with that, by ``Reschedule``.
+
+    def _push(
+        self,
+        number: int,
+        rows: _core.Rows,
+        again: bool,
+        limit: float,
+        worker: _core.Worker | None = None,
+    ) -> Receipt:
+        """Push the rows of a map; push again what is lost meanwhile."""
+        compression = None if self.compression == NONE else self.compression
+        for left, is_again in _attempts(limit):
+            try:
+                data, count, nbytes = self.service._native.transfer(
+                    self.number, number, rows, again or is_again, left, worker, compression
+                )
+            except Again:
+                # It raises if the shuffle has ended.
+                self._again(left)
+                continue
+            return Receipt(number, count, nbytes, data)
+        raise AssertionError("attempts end with an error")
+
+    def _commit(
+        self, receipts: Sequence[bytes], limit: float, worker: _core.Worker | None = None
+    ) -> int:
+        """Compare; again while copies are lost, and others are there."""
+        for left, _ in _attempts(limit):
+            try:
+                generation: int = self.service._native.commit(
+                    self.number, self.maps, receipts, left, worker
+                )
+            except Again as error:
+                if self.lost(timeout=left):
+                    raise self._lost(str(error)) from None
+                continue
+            return generation
+        raise AssertionError("attempts end with an error")
+
+    def _pieces(
+        self,
+        generation: int,
+        partition: int,
+        width: int,
+        maps: tuple[int, int] | None,
+        limit: float,
+        worker: _core.Worker | None = None,
+    ) -> list[tuple[int, int, _core.RowMemory]]:
+        """Read the pieces of a partition; read again what is lost meanwhile, unless no copy is left."""
+        for left, _ in _attempts(limit):
+            try:
+                pieces: list[tuple[int, int, _core.RowMemory]] = self.service._native.read(
+                    self.number, generation, partition, width, maps, left, worker
+                )
+            except Superseded as error:
+                if self.lost(timeout=left):
+                    raise self._lost(str(error)) from None
+                raise Superseded(
+                    f"{error}. Another process has committed it again: take a new reader, with the "
+                    "generation that this commit returned"
+                ) from None
+            except Again as error:
+                if self.lost(timeout=left):
+                    raise self._lost(str(error)) from None
+                continue
+            return pieces
+        raise AssertionError("attempts end with an error")
+
+    def _again(self, timeout: float | None) -> tuple[list[int], bool]:
+        with self._named("state"):
+            said = self.service._native.about(self.number, self.service._limit(timeout))
+        ranges, differs = said[5], said[6]
+        maps = [at for start, end in ranges for at in range(start, min(end, self.maps))]
+        return maps, differs
+
+    def _lost(self, reason: str) -> RowsLost:
+        maps, differs = self._again(None)
+        return RowsLost(
+            f"shuffle {self.name}: {reason}. Write maps {_ranges(maps)} again, and commit",
+            maps,
+            differs,
+        )
+
+    def _named(self, what: str) -> _Named:
+        return _Named(f"shuffle {self.name}, {what}")
+
+    def __enter__(self) -> Shuffle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(ShuffleError, OSError):
+            self.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Shuffle {self.name}: {self.maps} maps, {self.partitions} partitions, "
+            f"number {self.number}>"
+        )
+
+
+class _Named:
+    """Makes errors begin with what they are about."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None or isinstance(error, (RowsLost, Again)) or not error.args:
+            return
+        text = str(error)
+        is_ours = isinstance(
+            error, (ShuffleError, TimeoutError, ConnectionError, ValueError, TypeError)
+        )
+        if is_ours and self._what not in text:
+            error.args = (f"{self._what}: {text}",)
+
+
+def _attempts(limit: float) -> Iterator[tuple[float, bool]]:
+    """Yield the seconds that are left, and whether this is another attempt, until the time has passed."""
+    until = time.monotonic() + limit
+    pause, is_again = _FIRST_PAUSE, False
+    while True:
+        left = until - time.monotonic()
+        if left <= 0 and is_again:
+            raise TimeoutError(
+                f"not done within {limit:g} s: servers were lost, or cannot be reached from here"
+            )
+        yield max(left, 0.0), is_again
+        time.sleep(min(pause, max(until - time.monotonic(), 0.0)))
+        pause, is_again = min(2 * pause, _LONGEST_PAUSE), True
+
+
+def _ranges(maps: Sequence[int]) -> str:
+    """Numbers for people, such as ``0-3, 7``."""
+    if not maps:
+        return "that are lost"
+    parts: list[list[int]] = []
+    for number in maps:
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    shown = ["-".join(map(str, part)) for part in parts[:8]]
+    return ", ".join(shown) + (" and more" if len(parts) > 8 else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import dask
 import distributed
@@ -76,6 +77,33 @@ def test_messages_come_as_they_were_sent():
 
 def test_messages_with_certificates(certificates):
     run(exchange("treadle-tls://127.0.0.1:0"))
+
+
+def test_a_frame_that_distributed_splits_is_joined_without_a_copy(monkeypatch):
+    def refused(_):
+        raise AssertionError("the parts of a frame came in different memory")
+
+    async def one():
+        listener = await listen(TCP, echo)
+        comm = await connect(listener.contact_address)
+        # Each is split into frames of 64 MiB. The last two are parts of the same memory with a gap.
+        split = np.arange(9_000_000)
+        base = np.arange(20_000)
+        arrays = [split, split[:8_500_000], base[:5_000], base[10_000:]]
+        await comm.write({"arrays": [to_serialize(array) for array in arrays]})
+        found = (await comm.read())["arrays"]
+        for sent, came in zip(arrays, found, strict=True):
+            np.testing.assert_array_equal(came, sent)
+            assert came.flags.writeable
+        found[0][0] = 7
+        assert found[1][0] == 0
+        await comm.close()
+        await listener.stop()
+
+    # The package has a function of the module's name.
+    module = sys.modules["distributed.protocol.serialize"]
+    monkeypatch.setattr(module, "host_array_from_buffers", refused)
+    run(one())
 
 
 def test_the_end_of_one_side_is_told_to_the_other():

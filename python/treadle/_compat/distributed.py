@@ -158,7 +158,7 @@ LIBRARY = Library(
         "merge_and_deserialize": Contact(
             "distributed.protocol.serialize:merge_and_deserialize", _BROADCAST
         ),
-        "merge_memoryviews": Contact("distributed.protocol.utils:merge_memoryviews", _BROADCAST),
+        "merge_memoryviews": Contact("distributed.protocol.utils:merge_memoryviews", _TRANSPORT),
         "merge_unpack": Contact("distributed.shuffle._merge:merge_unpack", _SHUFFLE),
         "pack_data": Contact("distributed.utils_comm:pack_data", "put values in the place of keys"),
         "parse_host_port": Contact("distributed.comm.addressing:parse_host_port", _TRANSPORT),

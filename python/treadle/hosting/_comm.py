@@ -4,6 +4,9 @@ A backend of :mod:`distributed.comm`: ``protocol="treadle-tcp"`` of a cluster, o
 ``treadle-tcp://host:port``. A message has the frames that distributed makes of it. They travel as one
 object of :mod:`treadle.transfer`, over several sockets if that is faster. Both sides prove the secret
 first, or their certificates.
+
+distributed splits a large frame into several of 64 MiB, and joins them again where they come. These
+travel as one buffer: it would copy parts that come in different buffers.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ import asyncio
 import logging
 import pickle
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from itertools import accumulate, groupby
 from typing import Any
 
 import dask
@@ -28,6 +32,7 @@ from treadle._compat.distributed import (
     FatalCommClosedError,
     ensure_concrete_host,
     from_frames,
+    merge_memoryviews,
     parse_host_port,
     to_frames,
     unparse_host_port,
@@ -78,6 +83,51 @@ def _native_address(prefix: str, host: str, port: int) -> str:
     return f"{scheme}{unparse_host_port(host, port)}"
 
 
+def _joined(frames: Sequence[Any]) -> tuple[list[bytes | list[int]], list[pickle.PickleBuffer]]:
+    """Return what is sent of a message: small frames, or the lengths of those in the next buffer.
+
+    Frames that follow each other in memory have a buffer together.
+    """
+    small: list[bytes | list[int]] = []
+    buffers = []
+    for memory, group in groupby(frames, _memory_of):
+        together = list(group)
+        if memory is None:
+            small += map(bytes, together)
+            continue
+        try:
+            runs = [(merge_memoryviews(together), together)]
+        except (TypeError, ValueError):
+            # They are other parts of the same memory.
+            runs = [(frame, [frame]) for frame in together]
+        for buffer, parts in runs:
+            small.append([nbytes(part) for part in parts])
+            buffers.append(pickle.PickleBuffer(buffer))
+    return small, buffers
+
+
+def _memory_of(frame: Any) -> int | None:
+    """Return what is the same for frames that may be sent together; None: the frame is small."""
+    if nbytes(frame) < _OWN_BUFFER:
+        return None
+    return id(frame.obj if isinstance(frame, memoryview) else frame)
+
+
+def _split(small: Sequence[bytes | list[int]], buffers: Iterable[Any]) -> list[Any]:
+    """Return the frames of what was sent."""
+    large = iter(buffers)
+    frames: list[Any] = []
+    for one in small:
+        if isinstance(one, bytes):
+            # It can be written to, as over distributed's own connections.
+            frames.append(bytearray(one))
+            continue
+        buffer = memoryview(next(large)).cast("B")
+        ends = list(accumulate(one))
+        frames += [buffer[end - length : end] for length, end in zip(one, ends, strict=True)]
+    return frames
+
+
 class TransferComm(Comm):  # type: ignore[misc]
     """A connection of distributed's."""
 
@@ -110,12 +160,9 @@ class TransferComm(Comm):  # type: ignore[misc]
             # As with distributed's own connections, nobody can go on with it.
             self.abort()
             raise
-        large = iter(buffers)
-        # Arrays of any size can be written to, as over distributed's own connections.
-        frames = [next(large) if frame is None else bytearray(frame) for frame in small]
         try:
             return await from_frames(
-                frames,
+                _split(small, buffers),
                 deserialize=self.deserialize,
                 deserializers=deserializers,
                 allow_offload=self.allow_offload,
@@ -143,25 +190,15 @@ class TransferComm(Comm):  # type: ignore[misc]
                 **self.handshake_options,
             },
         )
-        size = 0
-        small: list[bytes | None] = []
-        buffers = []
-        for frame in frames:
-            length = nbytes(frame)
-            size += length
-            is_large = length >= _OWN_BUFFER
-            small.append(None if is_large else bytes(frame))
-            if is_large:
-                buffers.append(pickle.PickleBuffer(frame))
         try:
-            await self._connection.send((small, buffers))
+            await self._connection.send(_joined(frames))
         except OSError as error:
             self.abort()
             raise CommClosedError(f"in {self!r}: {error}") from error
         except BaseException:
             self.abort()
             raise
-        return size
+        return sum(map(nbytes, frames))
 
     async def close(self) -> None:
         if not self._closed:

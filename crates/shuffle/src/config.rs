@@ -99,6 +99,10 @@ treadle_guards::guards! {
     }
 }
 
+/// How often a server may say that the bytes of a batch are not those that were announced, and get them
+/// again: a bit may flip on its way.
+pub(crate) const RESENDS: u32 = 3;
+
 /// The pause before the next try, after so many in vain.
 pub(crate) fn pause(config: &Config, tries: u32) -> Duration {
     config.pause * (1 << tries.min(5))

@@ -221,6 +221,11 @@ pub enum ToServer {
     },
     /// The rows of a partition, please.
     Fetch(Fetch),
+    /// They are not wanted any more.
+    Cancel {
+        /// [`Fetch::read`].
+        read: u64,
+    },
     /// From a server whose copy was sent to this one: that is all of it.
     Adopt {
         /// The shuffle.

@@ -2,6 +2,7 @@
 //! were written, in the order of their inputs.
 
 mod check;
+mod copies;
 mod error;
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -45,6 +46,8 @@ pub enum ReaderEvent {
         /// The digests of the bytes that came, one a piece.
         computed: Vec<u32>,
     },
+    /// Bytes have come from a server, of whatever it sends.
+    Heard(ServerId),
     /// The connection to a server is gone, or cannot be made.
     Disconnected(ServerId),
     /// The master says something.
@@ -111,8 +114,8 @@ struct Read {
     groups: Vec<GroupId>,
     /// Servers that did not return the rows of the group that is read now.
     failed: BTreeSet<ServerId>,
-    /// When the server was asked.
-    asked_at: Duration,
+    /// When the server was asked, or bytes of it came last.
+    heard_at: Duration,
     /// What came of the groups that were read.
     tally: Tally,
     /// How often a server was asked for another group, or another one for the same.
@@ -181,7 +184,7 @@ impl Reader {
                     tries: 0,
                     groups: Vec::new(),
                     failed: BTreeSet::new(),
-                    asked_at: self.now,
+                    heard_at: self.now,
                     tally: Tally::default(),
                     turns: 0,
                 };
@@ -192,8 +195,10 @@ impl Reader {
                 }
             }
             ReaderEvent::Cancel(read) => {
+                self.give_up(read, effects);
                 self.reads.remove(&read);
             }
+            ReaderEvent::Heard(server) => self.heard(server),
             ReaderEvent::Server {
                 from,
                 message,
@@ -221,7 +226,7 @@ impl Reader {
             match read.step {
                 Step::Fetching(group) => {
                     self.other_copy(read, group)?;
-                    Some(read.asked_at + self.config.hedge)
+                    Some(read.heard_at + self.config.hedge)
                 }
                 Step::Retrying(_, at) => Some(at.min(patience)),
                 Step::Planning | Step::Waiting(..) => Some(patience),
@@ -305,79 +310,15 @@ impl Reader {
             Step::Fetching(group) | Step::Retrying(group, _) | Step::Waiting(group, _)
                 if plan.group_of_copy(*group).is_none() =>
             {
-                read.turns += 1;
-                read.failed.clear();
+                self.give_up(id, effects);
+                if let Some(read) = self.reads.get_mut(&id) {
+                    read.turns += 1;
+                    read.failed.clear();
+                }
                 self.fetch_next(id, effects);
             }
             _ => {}
         }
-    }
-
-    /// Asks a copy of the group that is to be read next.
-    fn fetch_next(&mut self, id: u64, effects: &mut Effects) {
-        let Some(read) = self.reads.get(&id) else {
-            return;
-        };
-        let plan = self.plans.get(&read.shuffle);
-        let group = read.groups.last().and_then(|&group| plan?.group(group));
-        let Some(group) = group else {
-            let error = ReadError::Superseded(read.shuffle);
-            return self.fail(id, error, effects);
-        };
-        // Readers of different partitions begin at different copies, as long as these have as much to do.
-        let copies = &group.copies;
-        let order =
-            (0..copies.len()).map(|at| copies[(at + read.partition as usize) % copies.len()]);
-        let order = order.filter(|copy| !read.failed.contains(copy));
-        let under_way = |&server: &ServerId| match copies.len() {
-            1 => 0,
-            _ => self.under_way(server),
-        };
-        let Some(server) = order.min_by_key(under_way) else {
-            return;
-        };
-        let copy = group.id.at(server);
-        let Some(read) = self.reads.get_mut(&id) else {
-            return;
-        };
-        read.step = Step::Fetching(copy);
-        read.asked_at = self.now;
-        effects.push(read.fetch(id, copy));
-    }
-
-    /// Reads that wait for this server.
-    fn under_way(&self, server: ServerId) -> usize {
-        let reads = self.reads.values();
-        let waiting = reads.filter(|read| match read.step {
-            Step::Fetching(group) => group.server == server,
-            _ => false,
-        });
-        waiting.count()
-    }
-
-    /// Another copy of the group that is read, if there is one that has not failed.
-    fn other_copy(&self, read: &Read, copy: GroupId) -> Option<ServerId> {
-        let plan = self.plans.get(&read.shuffle)?;
-        let group = plan.group_of_copy(copy)?;
-        let mut copies = group.copies.iter();
-        let other = copies.find(|other| **other != copy.server && !read.failed.contains(other));
-        other.copied()
-    }
-
-    /// Reads from another copy instead, if there is one. Whether there was.
-    fn switch(&mut self, id: u64, copy: GroupId, effects: &mut Effects) -> bool {
-        let Some(read) = self.reads.get(&id) else {
-            return false;
-        };
-        let is_there = self.other_copy(read, copy).is_some();
-        if let Some(read) = self.reads.get_mut(&id)
-            && is_there
-        {
-            read.turns += 1;
-            read.failed.insert(copy.server);
-            self.fetch_next(id, effects);
-        }
-        is_there
     }
 
     fn hear(
@@ -387,6 +328,7 @@ impl Reader {
         computed: &[u32],
         effects: &mut Effects,
     ) {
+        self.heard(from);
         match message {
             FromServer::Rows {
                 read,
@@ -525,8 +467,11 @@ impl Reader {
             let (shuffle, partition) = (read.shuffle, read.partition);
             let is_late = read.since + patience <= now;
             match read.step.clone() {
-                Step::Fetching(group) if read.asked_at + self.config.hedge <= now => {
-                    self.switch(id, group, effects);
+                Step::Fetching(group) if read.heard_at + self.config.hedge <= now => {
+                    if self.other_copy(&self.reads[&id], group).is_some() {
+                        self.give_up(id, effects);
+                        self.switch(id, group, effects);
+                    }
                 }
                 Step::Retrying(group, _) if is_late => {
                     let error = ReadError::Unreachable {
@@ -555,6 +500,7 @@ impl Reader {
     }
 
     fn fail(&mut self, read: u64, error: ReadError, effects: &mut Effects) {
+        self.give_up(read, effects);
         if self.reads.remove(&read).is_some() {
             effects.push(ReaderEffect::Failed { read, error });
         }

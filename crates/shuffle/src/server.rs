@@ -13,6 +13,7 @@ mod fill;
 mod group;
 mod memory;
 mod pushes;
+mod read_budget;
 mod reads;
 mod sealing;
 mod shares;
@@ -30,6 +31,7 @@ use crate::server::fill::Fills;
 use crate::server::group::{GroupState, Role};
 use crate::server::memory::Memory;
 use crate::server::pushes::Parked;
+use crate::server::read_budget::ReadBudget;
 use crate::server::reads::{Reading, Waiting};
 use crate::server::shares::Shares;
 use crate::{
@@ -108,6 +110,11 @@ pub enum ServerEvent {
         run: u64,
         /// The pieces, of all attempts. `None`: it cannot be read.
         pieces: Option<Vec<ReadPiece>>,
+    },
+    /// The rows of a read have left: nothing of them is in memory for it any more.
+    Sent {
+        /// The number of the loads for it.
+        load: u64,
     },
     /// A server that this one [told](ServerEffect::Tell) something answers.
     Peer(FromServer),
@@ -189,7 +196,7 @@ pub enum ServerEffect {
         maps: Option<MapRange>,
     },
     /// Send [`FromServer::Rows`] with these pieces, and their bytes in this order, from memory or from
-    /// what was loaded.
+    /// what was loaded. Say [`ServerEvent::Sent`] when they are written, or cannot be.
     Send {
         /// To whom.
         to: ConnectionId,
@@ -233,13 +240,16 @@ pub struct Server {
     memory: Memory,
     parked: VecDeque<Parked>,
     /// Bytes that were let in and have not arrived.
-    arriving: BTreeMap<(ConnectionId, ShuffleId, GroupId, BatchId), u64>,
+    arriving: BTreeMap<Arriving, u64>,
+    /// Of these, the ones of transfers that were abandoned since.
+    unwanted: BTreeSet<Arriving>,
     /// Shuffles that the master was asked for.
     asked: BTreeSet<ShuffleId>,
     /// What applications were given: of room for pushes, and of reads of files.
     pushed: Shares,
     read: Shares,
     readings: BTreeMap<u64, Reading>,
+    read_budget: ReadBudget,
     /// Reads that wait for their turn.
     waiting: VecDeque<Waiting>,
     next_load: u64,
@@ -252,6 +262,9 @@ struct Held {
     plan: Arc<Plan>,
     groups: BTreeMap<GroupId, GroupState>,
 }
+
+/// A batch that is on its way.
+type Arriving = (ConnectionId, ShuffleId, GroupId, BatchId);
 
 type Effects = Vec<ServerEffect>;
 
@@ -266,10 +279,12 @@ impl Server {
             memory: Memory::default(),
             parked: VecDeque::new(),
             arriving: BTreeMap::new(),
+            unwanted: BTreeSet::new(),
             asked: BTreeSet::new(),
             pushed: Shares::default(),
             read: Shares::default(),
             readings: BTreeMap::new(),
+            read_budget: ReadBudget::default(),
             waiting: VecDeque::new(),
             next_load: 0,
             fills: Fills::new(),
@@ -293,6 +308,7 @@ impl Server {
                 ToServer::Ask(ask) => self.asked(from, ask, effects),
                 ToServer::Abandon { group, transfer } => self.abandoned(group, transfer, effects),
                 ToServer::Fetch(fetch) => self.fetch(from, fetch, effects),
+                ToServer::Cancel { read } => self.cancel_read(from, read, effects),
                 ToServer::Adopt {
                     shuffle,
                     group,
@@ -318,6 +334,7 @@ impl Server {
             ServerEvent::Loaded { load, run, pieces } => {
                 self.loaded(load, run, pieces, effects);
             }
+            ServerEvent::Sent { load } => self.read_budget.give_back(load),
             ServerEvent::Peer(message) => self.peer(message, effects),
             ServerEvent::Unreached(server) => self.unreached(server),
             ServerEvent::Tick => {
@@ -369,6 +386,7 @@ impl Server {
             && self.parked.is_empty()
             && self.arriving.is_empty()
             && self.readings.is_empty()
+            && self.read_budget.is_empty()
             && self.waiting.is_empty()
     }
 

@@ -98,6 +98,7 @@ class Service:
         self._keeper: Keeper | None = None
         self._servers: list[Child] = []
         self._native: Any = None
+        self._process = os.getpid()
         try:
             if address is None:
                 from treadle.shuffle._keeper import Keeper
@@ -223,7 +224,12 @@ class Service:
         return counts
 
     def close(self) -> None:
-        """Leave the service. One that began with this object ends."""
+        """Leave the service. One that began with this object ends.
+
+        In a forked child this does nothing: the connection is its parent's.
+        """
+        if os.getpid() != self._process:
+            return
         if self._native is not None:
             self._native.close()
         for server in self._servers:

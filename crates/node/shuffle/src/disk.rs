@@ -18,6 +18,8 @@ use treadle_volume::{File, Options, Volume, VolumeError};
 
 use crate::held::{Filed, Held};
 use crate::index::Index;
+use crate::packing::unpacked;
+use crate::read_rows::digest_of;
 use crate::{Activity, Inner, Stopwatch};
 
 /// The ending of the names of files.
@@ -381,7 +383,9 @@ impl DiskThread {
             building.insert(*id, Building::new(header)?);
         }
         for partition in run.index.partitions() {
-            for (piece, rows) in self.pieces(run, (partition, None))? {
+            let loaded = self.pieces(run, (partition, None))?;
+            self.compare(run, partition, &loaded)?;
+            for (piece, rows) in loaded {
                 let batch = building.get_mut(&piece.batch);
                 let batch = batch.ok_or("the file has rows of a batch that it should not have")?;
                 batch.add(partition, &piece, &rows)?;
@@ -390,6 +394,24 @@ impl DiskThread {
         let batches = building.into_iter();
         let batches = batches.map(|(id, batch)| Ok((id, self.held.charge(batch.done()?))));
         batches.collect()
+    }
+}
+
+impl DiskThread {
+    /// Compares rows with their digests: another copy would be as damaged as this one.
+    fn compare(&self, run: &Run, partition: u32, loaded: &Loaded) -> Result<(), String> {
+        let pieces: Vec<ReadPiece> = loaded.iter().map(|(piece, _)| *piece).collect();
+        let rows = loaded.iter().map(|(_, rows)| rows.clone()).collect();
+        let rows = unpacked(&pieces, rows, &self.held).map_err(|error| error.to_string())?;
+        let differs = rows.iter().any(|(piece, rows)| {
+            let header = run.headers.get(&piece.batch);
+            let width = header.map_or(0, |header| header.width as usize);
+            digest_of(piece, rows, partition, width) != piece.digest
+        });
+        match differs {
+            true => Err("the file is damaged".into()),
+            false => Ok(()),
+        }
     }
 }
 

@@ -12,6 +12,7 @@
 //! | `disk` | files with rows that do not fit into memory |
 //! | `held` | how many bytes of rows are in memory |
 //! | `memory` | the plane's part of the worker's memory |
+//! | `sent_reads` | reads whose rows have left the process |
 //!
 //! | thread | what it does |
 //! | --- | --- |
@@ -31,6 +32,7 @@ mod memory;
 mod outgoing;
 mod packing;
 mod read_rows;
+mod sent_reads;
 mod stored;
 mod tasks;
 
@@ -47,7 +49,7 @@ use treadle_net::pool::Pool;
 use treadle_net::{Lane, Options, Poller, Signal, Wait};
 use treadle_node_wire::{encode_shuffled, trace};
 use treadle_rows::Wanted;
-use treadle_shuffle::{AttemptId, Config, ShuffleId, ToMaster, ToNode, Transfer};
+use treadle_shuffle::{AttemptId, Config, ServerEvent, ShuffleId, ToMaster, ToNode, Transfer};
 use treadle_types::{Runs, WorkerId};
 
 pub use arena::{Arena, ArenaMemory};
@@ -56,7 +58,8 @@ pub use packing::Packed;
 pub use read_rows::ReadRows;
 
 use held::Held;
-use machines::{After, Machines, RowsToSend};
+use machines::{After, Machines, RowsToSend, Step};
+use sent_reads::SentReads;
 use treadle_reactor::awake;
 use treadle_reactor::thread::{self, caught, lock};
 
@@ -221,6 +224,9 @@ pub(crate) struct Inner {
     callbacks: Box<dyn Callbacks>,
     options: Options,
     held: Arc<Held>,
+    sent: Arc<SentReads>,
+    /// Itself, for the thread that serves connections.
+    this: Weak<Self>,
     wires: OnceLock<Option<Signal>>,
     /// When the thread that serves connections wakes, if it waits.
     wakes: Mutex<Option<Duration>>,
@@ -253,6 +259,8 @@ impl Plane {
                 callbacks,
                 options,
                 held,
+                sent: Arc::default(),
+                this: this.clone(),
                 wires: OnceLock::new(),
                 wakes: Mutex::new(None),
                 stats: Mutex::default(),
@@ -330,6 +338,9 @@ impl Inner {
     /// the lock.
     fn with<T>(&self, act: impl FnOnce(&mut Machines) -> T) -> T {
         let mut machines = lock(&self.machines);
+        let sent = self.sent.take().into_iter();
+        let sent = sent.map(|load| Step::Server(ServerEvent::Sent { load }));
+        machines.steps.extend(sent);
         let result = act(&mut machines);
         machines.settle(&*self.callbacks);
         *lock(&self.stats) = machines.stats;
@@ -371,8 +382,14 @@ impl Inner {
         for line in &after.log {
             self.log(line);
         }
+        if !after.rows.is_empty()
+            && let Some(this) = self.this.upgrade()
+        {
+            // It tells the server when they are sent. Without it, the next message does.
+            let _ = this.serve_connections();
+        }
         for rows in after.rows {
-            send(rows, &self.held);
+            send(rows, &self.held, &self.sent);
         }
         if let Some(due) = due {
             let is_late = lock(&self.wakes).is_some_and(|wakes| due < wakes);
@@ -405,6 +422,7 @@ impl Inner {
         let lane = Lane::new().ok()?;
         let poller = Poller::on(&lane);
         let signal = poller.signal(SIGNAL);
+        self.sent.wake_with(signal.clone());
         let options = Options {
             lane: Some(lane),
             service: SERVICE,
@@ -464,6 +482,7 @@ fn turn(inner: &Weak<Inner>, poller: &Arc<Poller>) -> bool {
             Err(_) => {}
         }
         machines.opened();
+        machines.hear_servers();
         machines.tick();
     });
     true
@@ -497,17 +516,20 @@ impl Machines {
     }
 }
 
-/// Sends rows in one frame.
-fn send(rows: RowsToSend, held: &Arc<Held>) {
+/// Sends rows in one frame. They count as sent when that is not in memory any more.
+fn send(rows: RowsToSend, held: &Arc<Held>, sent: &Arc<SentReads>) {
     let RowsToSend {
         peer,
+        load,
         message,
-        mut pieces,
+        pieces,
     } = rows;
     let mut frames: Vec<Bytes> = vec![encode_shuffled(&message).into()];
     let length = pieces.iter().map(Bytes::len).sum();
-    if pieces.len() <= 1 {
-        frames.append(&mut pieces);
+    if let [] = pieces[..] {
+        sent.done(load);
+    } else if let [piece] = &pieces[..] {
+        frames.push(sent.watch(load, piece.clone()));
     } else {
         match ArenaMemory::new(length, peer.shares_memory()) {
             Ok(mut memory) => {
@@ -517,10 +539,13 @@ fn send(rows: RowsToSend, held: &Arc<Held>) {
                     place.copy_from_slice(piece);
                     rest = after;
                 }
-                frames.push(held.charge(memory.into_bytes()));
+                frames.push(sent.watch(load, held.charge(memory.into_bytes())));
             }
             // The reader connects again, and asks again.
-            Err(_) => return peer.start_close(),
+            Err(_) => {
+                sent.done(load);
+                return peer.start_close();
+            }
         }
     }
     // The reader notices by itself when a connection is closed.

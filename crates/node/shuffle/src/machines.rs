@@ -68,6 +68,8 @@ pub(crate) struct Gathered {
 /// Rows that answer a read of another worker.
 pub(crate) struct RowsToSend {
     pub(crate) peer: Peer,
+    /// The number of the read's loads.
+    pub(crate) load: u64,
     pub(crate) message: FromServer,
     pub(crate) pieces: Vec<Bytes>,
 }
@@ -184,6 +186,15 @@ impl Machines {
     /// Whether no machine keeps anything, so that connections are not needed.
     pub(crate) fn is_idle(&self) -> bool {
         self.writer.is_empty() && self.reader.is_empty() && self.server.is_empty()
+    }
+
+    /// Looks, now and then, which servers have sent something since: rows may take long to come.
+    pub(crate) fn hear_servers(&mut self) {
+        if !self.reader.is_empty() {
+            let heard = self.outgoing.heard(awake::now()).into_iter();
+            let heard = heard.map(|worker| Step::Reader(ReaderEvent::Heard(worker.into())));
+            self.steps.extend(heard);
+        }
     }
 
     /// Handles all steps, and those that follow from them.

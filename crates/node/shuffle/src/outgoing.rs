@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_messages::Data;
@@ -28,6 +28,9 @@ const CORKED_ROWS: SendOptions = SendOptions {
     ..ROWS
 };
 
+/// How often it is looked whether bytes have come.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// Connections to servers, and the addresses of servers.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
@@ -40,6 +43,9 @@ pub(crate) struct Outgoing {
     waiting: HashMap<WorkerId, Vec<Vec<Bytes>>>,
     /// Workers with messages that are not written yet.
     corked: Vec<WorkerId>,
+    /// The bytes that had come of workers when that was looked at last, and when it was.
+    received: HashMap<WorkerId, u64>,
+    looked_at: Duration,
     held: Arc<Held>,
 }
 
@@ -56,6 +62,8 @@ impl Outgoing {
             pool: None,
             waiting: HashMap::new(),
             corked: Vec::new(),
+            received: HashMap::new(),
+            looked_at: Duration::ZERO,
             held,
         }
     }
@@ -80,6 +88,7 @@ impl Outgoing {
     pub(crate) fn lost(&mut self, worker: WorkerId) {
         self.addresses.remove(&worker);
         self.waiting.remove(&worker);
+        self.received.remove(&worker);
         if let Some(pool) = &mut self.pool {
             pool.forget(worker);
         }
@@ -194,6 +203,29 @@ impl Outgoing {
             self.waiting.remove(&worker);
         }
         next.map(Some)
+    }
+
+    /// Workers that have sent bytes since the last look, parts of messages included. Within a second of
+    /// that it is nobody.
+    pub(crate) fn heard(&mut self, now: Duration) -> Vec<WorkerId> {
+        let Some(pool) = &mut self.pool else {
+            return Vec::new();
+        };
+        if now < self.looked_at + LOOK {
+            return Vec::new();
+        }
+        self.looked_at = now;
+        let mut heard = Vec::new();
+        for &worker in self.addresses.keys() {
+            if let Some(connection) = pool.get(worker) {
+                let stats = connection.peer.stats();
+                let received = stats.bytes_received + stats.bytes_shared;
+                if self.received.insert(worker, received) != Some(received) {
+                    heard.push(worker);
+                }
+            }
+        }
+        heard
     }
 
     /// Closes connections that were not used for a while.

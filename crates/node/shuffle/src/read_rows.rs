@@ -1,7 +1,8 @@
 //! The rows of a partition, as a reader gets them: pieces in their order, and the memory that has them.
 
 use bytes::Bytes;
-use treadle_shuffle::ReadPiece;
+use treadle_rows::digest;
+use treadle_shuffle::{ReadPiece, RowDigest};
 
 /// Pieces, and their rows. Several pieces may be in one piece of memory, one after the other: to count who
 /// uses each by itself takes longer than to read a small one.
@@ -100,6 +101,22 @@ pub(crate) fn length(pieces: &[ReadPiece]) -> Option<usize> {
     pieces.iter().try_fold(0_usize, |sum, piece| {
         sum.checked_add(usize::try_from(piece.stored()).ok()?)
     })
+}
+
+/// The low half of the digest of a piece. A piece of variable rows never has the length that as many agreed
+/// rows would have.
+pub(crate) fn digest_of(piece: &ReadPiece, bytes: &[u8], partition: u32, width: usize) -> u32 {
+    let is_fixed = piece.rows.checked_mul(width as u64) == Some(piece.bytes);
+    let width = if is_fixed { width } else { 0 };
+    if bytes.len() as u64 != piece.bytes {
+        // They could not be unpacked.
+        return !piece.digest;
+    }
+    match digest(width, RowDigest::new(piece.batch.map, partition), bytes) {
+        Ok(digest) => digest as u32,
+        // The bytes are not rows: no digest matches.
+        Err(_) => !piece.digest,
+    }
 }
 
 #[cfg(test)]

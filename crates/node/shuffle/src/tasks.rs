@@ -7,17 +7,16 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_reactor::thread::lock;
-use treadle_rows::{Wanted, digest};
+use treadle_rows::Wanted;
 use treadle_shuffle::{
-    Commit, CommitError, FromServer, Generation, GroupId, MapRange, Plan, ReadError, ReadPiece,
-    ReaderEvent, Receipt, RowDigest, ServerId, ShuffleId, ToMaster, Transfer, TransferError, Usage,
-    WriterEvent,
+    Commit, CommitError, FromServer, Generation, GroupId, MapRange, Plan, ReadError, ReaderEvent,
+    Receipt, ServerId, ShuffleId, ToMaster, Transfer, TransferError, Usage, WriterEvent,
 };
 use treadle_types::{Runs, WorkerId};
 
 use crate::machines::{Gathered, Machines, Step};
 use crate::packing::unpacked;
-use crate::read_rows::ReadRows;
+use crate::read_rows::{ReadRows, digest_of};
 use crate::{Activity, ArenaMemory, Failure, Inner, POLL, Plane, Source, Stopwatch};
 
 /// The reason of tasks that are given back because the worker ends.
@@ -435,22 +434,6 @@ fn compared(receipt: Receipt, plan: &Plan, source: &dyn Source) -> Result<Receip
          again. By group: {}",
         groups.collect::<Vec<_>>().join("; ")
     )))
-}
-
-/// The low half of the digest of a piece. A piece of variable rows never has the length that as many agreed
-/// rows would have.
-fn digest_of(piece: &ReadPiece, bytes: &[u8], partition: u32, width: usize) -> u32 {
-    let is_fixed = piece.rows.checked_mul(width as u64) == Some(piece.bytes);
-    let width = if is_fixed { width } else { 0 };
-    if bytes.len() as u64 != piece.bytes {
-        // They could not be unpacked.
-        return !piece.digest;
-    }
-    match digest(width, RowDigest::new(piece.batch.map, partition), bytes) {
-        Ok(digest) => digest as u32,
-        // The bytes are not rows: no digest matches.
-        Err(_) => !piece.digest,
-    }
 }
 
 fn micros(time: Duration) -> u64 {

@@ -25,6 +25,9 @@ use super::shuffle::{
 
 /// Positions of the winners of all groups of a commit, at most: 6,700 groups with rows of 40,000 maps.
 const MOST_POSITIONS: u64 = 1 << 28;
+/// The most values of a list in columns. A map may have several pieces of a partition, so there may be more
+/// than maps. Each value takes bytes: the length of the message is the limit that counts.
+const MOST_LISTED: u64 = 1 << 24;
 
 /// What is a frame, or a value, of its own: [`ToNode`], [`ToMaster`], [`ToServer`], [`FromServer`] or
 /// [`Receipt`].
@@ -157,6 +160,7 @@ wire_enum! {
         structs {
             Abandon: shuffle::Abandon { group, transfer },
             Adopt: shuffle::Adopt { shuffle, group, source, expected },
+            Cancel: shuffle::Cancel { read },
         }
     }
 }
@@ -445,7 +449,7 @@ macro_rules! wire_columns {
 
             fn of_wire(wire: Option<shuffle::$wire>, detacher: Detacher) -> Result<Self, WireError> {
                 let wire = wire.ok_or(WireError::Missing(stringify!($wire)))?;
-                at_most("", wire.count.into(), MOST)?;
+                at_most("", wire.count.into(), MOST_LISTED)?;
                 let mut columns = [$((stringify!($name), wire.$name)),*].into_iter();
                 let mut rows = <$codec as Codec>::Rows::new(&mut columns, detacher);
                 // A false count allocates nothing, and ends with the columns.

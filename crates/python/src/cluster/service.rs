@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use treadle_compress::Codec;
-use treadle_interpreter::refuse_forked;
+use treadle_interpreter::{ProcessLocal, refuse_forked};
 use treadle_net::{Address, Options, Wait};
 use treadle_node_service::{
     MasterOptions, MemberOptions, ServerOptions, ServiceError, ShuffleMaster as Master,
@@ -85,7 +85,7 @@ fn interruptible<T: Send>(
 
 /// The master of a shuffle service, as native threads of this process.
 #[pyclass(frozen, module = "treadle._core")]
-pub(crate) struct ShuffleMaster(Master);
+pub(crate) struct ShuffleMaster(ProcessLocal<Master>);
 
 #[pymethods]
 impl ShuffleMaster {
@@ -126,42 +126,52 @@ impl ShuffleMaster {
         };
         let doing = format!("starting the shuffle master at {}", options.address);
         let started = py.detach(|| Master::start(options));
-        started.map(Self).map_err(|error| raised(error, &doing))
+        let started = started.map_err(|error| raised(error, &doing))?;
+        Ok(Self(ProcessLocal::new(started)))
     }
 
     #[getter]
-    fn address(&self) -> String {
-        self.0.address().to_string()
+    fn address(&self) -> PyResult<String> {
+        Ok(self.0.get()?.address().to_string())
     }
 
     /// Servers and shuffles, as JSON.
-    fn state(&self, py: Python<'_>) -> String {
-        py.detach(|| self.0.state())
+    fn state(&self, py: Python<'_>) -> PyResult<String> {
+        let master = self.0.get()?;
+        Ok(py.detach(|| master.state()))
     }
 
     /// The id of the service, which begins with it.
     #[getter]
-    fn cluster(&self) -> String {
-        self.0.cluster().to_string()
+    fn cluster(&self) -> PyResult<String> {
+        Ok(self.0.get()?.cluster().to_string())
     }
 
     /// Records of the shuffles that have ended since this was last called, as JSON.
-    fn take_records(&self, py: Python<'_>) -> String {
-        py.detach(|| self.0.take_records())
+    fn take_records(&self, py: Python<'_>) -> PyResult<String> {
+        let master = self.0.get()?;
+        Ok(py.detach(|| master.take_records()))
     }
 
     /// Waits until it has ended; `False`: it has not within `timeout` seconds.
     fn wait(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         let most = seconds("timeout", timeout)?;
-        Ok(py.detach(|| self.0.wait(most)))
+        let master = self.0.get()?;
+        Ok(py.detach(|| master.wait(most)))
     }
 
+    /// Ends it. In a forked child this does nothing: it is the parent's.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.0.close());
+        if let Some(master) = self.0.peek() {
+            py.detach(|| master.close());
+        }
     }
 
     fn __repr__(&self) -> String {
-        format!("<ShuffleMaster at {}>", self.0.address())
+        match self.0.peek() {
+            Some(master) => format!("<ShuffleMaster at {}>", master.address()),
+            None => "<ShuffleMaster of the parent process>".into(),
+        }
     }
 }
 

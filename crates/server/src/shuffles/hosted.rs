@@ -17,6 +17,8 @@ use crate::state::Core;
 
 /// How many of them there may be at a time.
 const MOST: usize = 4096;
+/// How many maps, and partitions, one may have: messages about a shuffle take no more.
+const MOST_PARTS: u32 = 1 << 20;
 
 impl Core {
     /// Begins a shuffle: `name`, `maps`, `partitions`, `outputs` (ranges), `workers` (names of those
@@ -36,6 +38,11 @@ impl Core {
                 "maps and partitions have to be given",
             ));
         };
+        if maps.max(partitions) > MOST_PARTS {
+            return Err(OperationError::Invalid(
+                "a shuffle has at most 2²⁰ maps and 2²⁰ partitions",
+            ));
+        }
         let ranges = arguments.list("outputs").unwrap_or_default();
         let outputs = ranges.iter().map(range).collect::<Option<Vec<_>>>();
         let Some(outputs) = outputs.and_then(Runs::from_ranges) else {

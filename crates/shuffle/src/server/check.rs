@@ -31,6 +31,9 @@ impl Server {
         Broken::unless_equal("bytes in memory", self.memory.resident, resident)?;
         let arriving = self.arriving.values().sum();
         Broken::unless_equal("bytes that arrive", self.memory.arriving, arriving)?;
+        let mut unwanted = self.unwanted.iter();
+        let is_there = unwanted.all(|batch| self.arriving.contains_key(batch));
+        Broken::unless_equal("unwanted batches that do not arrive", 1, is_there.into())?;
         for (counted, found) in self.fills.values().map(Fill::sums) {
             Broken::unless_equal("bytes under way to a copy", counted, found)?;
         }
@@ -48,13 +51,15 @@ impl Server {
         Broken::unless_equal("parked pushes of one name", all, different)?;
         let waiting = self.waiting.len() as u64;
         Broken::unless_equal("reads beyond the bound", 0, waiting.saturating_sub(most))?;
-        if self.readings.len() < self.config.reads {
+        if self.read_budget.is_empty() {
             Broken::unless_equal("reads that could begin", 0, waiting)?;
         }
-        for reading in self.readings.values() {
+        self.read_budget.check()?;
+        for (&load, reading) in &self.readings {
             let held = self.shuffles.get(&reading.fetch.shuffle);
             let is_there = held.is_some_and(|held| held.groups.contains_key(&reading.group));
-            if !is_there || reading.loaded.values().all(Option::is_some) {
+            let is_counted = self.read_budget.has(load);
+            if !is_there || !is_counted || reading.loaded.values().all(Option::is_some) {
                 return Err(Broken::Group {
                     shuffle: reading.fetch.shuffle,
                     group: reading.group,

@@ -1,13 +1,19 @@
 //! How many rows there are by partition and range of maps.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
-use alloc::vec;
 use alloc::vec::Vec;
 
 use treadle_types::Runs;
 
 use crate::block::Table;
 use crate::{MapRange, Tally};
+
+/// So many partitions have their counts in one piece of memory. A shuffle may have a million partitions,
+/// and rows in a few.
+const PAGE: usize = 64;
+
+type Page = Box<[Tally; PAGE]>;
 
 /// What all batches of a group together have, with half of the digest.
 #[derive(Debug)]
@@ -18,8 +24,9 @@ pub(super) struct Counts {
     /// So many maps with consecutive numbers are a stripe: their rows are read, and compared with what is
     /// counted, together.
     stripe: u32,
-    /// By stripe, then by the position of the partition. Of stripes that have no rows there is none.
-    tallies: BTreeMap<u32, Vec<Tally>>,
+    /// By stripe, then by the position of the partition. Of stripes that have no rows there is none, and
+    /// so it is with pages.
+    tallies: BTreeMap<u32, Vec<Option<Page>>>,
 }
 
 impl Counts {
@@ -40,24 +47,31 @@ impl Counts {
 
     /// Adds the pieces of a batch of this map. Those of other partitions are left out.
     pub(super) fn add(&mut self, map: u32, table: &Table) {
-        let empty = || vec![Tally::default(); self.partitions];
-        let tallies = self.tallies.entry(map / self.stripe);
-        let tallies = tallies.or_insert_with(empty);
+        let empty = || {
+            let pages = (0..self.partitions.div_ceil(PAGE)).map(|_| None);
+            pages.collect()
+        };
+        let pages = self.tallies.entry(map / self.stripe);
+        let pages = pages.or_insert_with(empty);
         for piece in table.pieces() {
             if let Some(at) = position(&self.ranges, piece.partition) {
-                tallies[at].add(&piece.tally);
+                let page =
+                    pages[at / PAGE].get_or_insert_with(|| Box::new([Tally::default(); PAGE]));
+                page[at % PAGE].add(&piece.tally);
             }
         }
     }
 
     /// Takes them away.
     pub(super) fn subtract(&mut self, map: u32, table: &Table) {
-        let Some(tallies) = self.tallies.get_mut(&(map / self.stripe)) else {
+        let Some(pages) = self.tallies.get_mut(&(map / self.stripe)) else {
             return;
         };
         for piece in table.pieces() {
-            if let Some(at) = position(&self.ranges, piece.partition) {
-                tallies[at].subtract(&piece.tally);
+            if let Some(at) = position(&self.ranges, piece.partition)
+                && let Some(page) = &mut pages[at / PAGE]
+            {
+                page[at % PAGE].subtract(&piece.tally);
             }
         }
     }
@@ -81,19 +95,25 @@ impl Counts {
             return Tally::default();
         };
         let stripes = self.tallies.range(first..end);
-        stripes.map(|(_, tallies)| tallies[at]).sum()
+        let pages = stripes.filter_map(|(_, pages)| pages[at / PAGE].as_ref());
+        pages.map(|page| page[at % PAGE]).sum()
     }
 
     /// What there is altogether.
     pub(super) fn whole(&self) -> Tally {
-        self.tallies.values().flatten().copied().sum()
+        let pages = self.tallies.values().flatten().flatten();
+        pages.flat_map(|page| page.iter().copied()).sum()
     }
 
     /// All that is not empty, by stripe and position.
     pub(super) fn iter(&self) -> impl Iterator<Item = ((u32, usize), Tally)> + '_ {
-        let all = self.tallies.iter().flat_map(|(&stripe, tallies)| {
+        let pages = self.tallies.iter().flat_map(|(&stripe, pages)| {
+            let pages = pages.iter().enumerate();
+            pages.filter_map(move |(at, page)| Some((stripe, at, page.as_ref()?)))
+        });
+        let all = pages.flat_map(|(stripe, page, tallies)| {
             let tallies = tallies.iter().enumerate();
-            tallies.map(move |(at, tally)| ((stripe, at), tally.narrow()))
+            tallies.map(move |(at, tally)| ((stripe, page * PAGE + at), tally.narrow()))
         });
         all.filter(|(_, tally)| !tally.is_empty())
     }

@@ -10,7 +10,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::config::{Guard, pause};
+use crate::config::{Guard, RESENDS, pause};
 use crate::server::{ConnectionId, Effects, Server, ServerEffect};
 use crate::{
     BatchId, Expected, FromServer, GroupId, Plan, Push, Refusal, ServerId, ShuffleId, ToMaster,
@@ -26,6 +26,8 @@ pub(super) struct Fill {
     bytes: u64,
     /// It has everything, and was told so.
     is_told: bool,
+    /// How often batches came there damaged.
+    malformed: BTreeMap<BatchId, u32>,
     tries: u32,
     retry_at: Duration,
 }
@@ -75,6 +77,7 @@ impl Server {
                 sent: BTreeMap::new(),
                 bytes: 0,
                 is_told: false,
+                malformed: BTreeMap::new(),
                 tries: 0,
                 retry_at: Duration::ZERO,
             };
@@ -164,7 +167,16 @@ impl Server {
             Some(Refusal::Damaged | Refusal::NoRoom(_)) => {
                 effects.push(ServerEffect::Report(ToMaster::Damaged { shuffle, group }));
             }
-            Some(_) => {
+            Some(Refusal::Malformed) if fill.malformed.get(&batch) >= Some(&RESENDS) => {
+                // It was damaged here, and every other server would refuse it, too.
+                let group = group.at(self.me);
+                effects.push(ServerEffect::Report(ToMaster::Damaged { shuffle, group }));
+            }
+            Some(reason) => {
+                if reason == Refusal::Malformed {
+                    // Or it was dropped here, while it was announced.
+                    *fill.malformed.entry(batch).or_default() += 1;
+                }
                 if length.is_some() {
                     fill.queue.push_back(batch);
                 }

@@ -10,8 +10,8 @@ use crate::config::Guard;
 use crate::server::shares::Turn;
 use crate::server::{ConnectionId, Effects, Server, ServerEffect};
 use crate::{
-    Answer, ApplicationId, Ask, FromServer, GroupId, Push, Refusal, ShuffleError, ShuffleId,
-    ToMaster, Transfer,
+    Answer, ApplicationId, Ask, BatchId, FromServer, GroupId, Push, Refusal, ShuffleError,
+    ShuffleId, ToMaster, Transfer,
 };
 
 /// An announced push that waits.
@@ -145,6 +145,7 @@ impl Server {
             Decision::Admit => {
                 // If it was announced twice, the answer to the first is the answer to both.
                 let key = (from, push.shuffle, push.group, push.batch);
+                self.unwanted.remove(&key);
                 if let Entry::Vacant(place) = self.arriving.entry(key) {
                     place.insert(push.length);
                     let tenant = self.tenant(push.shuffle);
@@ -262,6 +263,10 @@ impl Server {
         let key = (from, push.shuffle, push.group, push.batch);
         let length = self.arriving.remove(&key).ok_or(ShuffleError::NotAwaited)?;
         self.memory.arriving -= length;
+        if self.unwanted.remove(&key) {
+            self.unpark(effects);
+            return Ok(());
+        }
         let mut push = push;
         match (self.decide(&push), table) {
             // Room was made when it was let in.
@@ -385,7 +390,7 @@ impl Server {
         }
     }
 
-    /// A transfer has failed. What it pushed goes, unless somebody relies on it.
+    /// A transfer has failed. What it pushed goes, unless somebody relies on it; so does what is on its way.
     pub(super) fn abandoned(&mut self, group: GroupId, transfer: Transfer, effects: &mut Effects) {
         let shuffle = transfer.shuffle;
         let Ok(group) = self.resolve(shuffle, group) else {
@@ -398,12 +403,25 @@ impl Server {
             return;
         };
         let attempt = state.attempts.get(&(transfer.map, transfer.attempt));
-        let is_used = attempt.is_none_or(|attempt| attempt.is_pinned);
+        let is_used = attempt.is_some_and(|attempt| attempt.is_pinned);
         if is_used || state.winner(transfer.map) == Some(transfer.attempt) {
             return;
         }
         let lost = state.lose_attempt(transfer.map, transfer.attempt);
         self.drop_batches(shuffle, group, lost, effects);
+        let is_its = |of: ShuffleId, to: GroupId, batch: BatchId| {
+            (of, to) == (shuffle, group) && transfer.batch(batch.number) == batch
+        };
+        let arriving = self.arriving.keys();
+        let unwanted = arriving.filter(|(_, of, to, batch)| is_its(*of, *to, *batch));
+        self.unwanted.extend(unwanted.copied());
+        for parked in core::mem::take(&mut self.parked) {
+            let push = &parked.push;
+            match is_its(push.shuffle, push.group, push.batch) {
+                true => self.refuse(parked.from, push, Refusal::Busy, effects),
+                false => self.parked.push_back(parked),
+            }
+        }
         self.unpark(effects);
     }
 
@@ -428,6 +446,7 @@ impl Server {
     pub(super) fn disconnected(&mut self, from: ConnectionId, effects: &mut Effects) {
         self.parked.retain(|parked| parked.from != from);
         let memory = &mut self.memory;
+        self.unwanted.retain(|(of, ..)| *of != from);
         self.arriving.retain(|key, length| {
             if key.0 == from {
                 memory.arriving -= *length;
@@ -435,12 +454,7 @@ impl Server {
             key.0 != from
         });
         self.waiting.retain(|waiting| waiting.to != from);
-        self.readings.retain(|&load, reading| {
-            if reading.to == from {
-                effects.push(ServerEffect::Forget { load });
-            }
-            reading.to != from
-        });
+        self.drop_readings(effects, |reading| reading.to == from);
         self.unpark(effects);
     }
 }

@@ -1,7 +1,7 @@
 //! Reading a partition: its pieces from memory and from runs, those of the winners only, in the order
 //! of their maps.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::hint::black_box;
 
@@ -39,7 +39,8 @@ impl Server {
             Ok(group) => group,
             Err(reason) => return unread(to, fetch.read, reason, effects),
         };
-        if self.readings.len() < self.config.reads.max(1) && self.waiting.is_empty() {
+        let is_next = self.readings.len() < self.config.reads.max(1) && self.waiting.is_empty();
+        if is_next && self.has_room_for(&fetch, group) {
             return self.begin_read(to, (fetch, group), effects);
         }
         let application = self.tenant(fetch.shuffle).application;
@@ -61,29 +62,60 @@ impl Server {
     }
 
     /// Begins the reads that wait, as many as may be at once: those of the applications that have been
-    /// given least, compared with their priorities.
+    /// given least, compared with their priorities. Those of one application begin in their order.
     pub(super) fn pump_reads(&mut self, effects: &mut Effects) {
+        // Applications whose next read has no room.
+        let mut full = BTreeSet::new();
         while self.readings.len() < self.config.reads.max(1) && !self.waiting.is_empty() {
             let next = match Guard::Shares.holds() && self.is_shared() {
                 true => {
-                    let tags = self.waiting.iter().map(|waiting| {
+                    let tags = self.waiting.iter().enumerate().map(|(at, waiting)| {
                         let application = self.tenant(waiting.fetch.shuffle).application;
-                        self.read.tag(application)
+                        (at, application)
                     });
+                    let tags = tags.filter(|(_, application)| !full.contains(application));
                     // The first of those that are equal.
-                    tags.enumerate().min_by_key(|(_, tag)| *tag)
+                    let next = tags.min_by_key(|(_, application)| self.read.tag(*application));
+                    next.map(|(at, _)| at)
                 }
-                false => Some((0, 0)),
+                false => full.is_empty().then_some(0),
             };
-            let next = next.and_then(|(at, _)| self.waiting.remove(at));
-            let Some(Waiting { to, fetch, .. }) = next else {
+            let Some((at, waiting)) = next.and_then(|at| Some((at, self.waiting.get(at)?))) else {
                 return;
             };
-            match self.readable(&fetch) {
+            let readable = self.readable(&waiting.fetch);
+            if let Ok(group) = readable
+                && !self.has_room_for(&waiting.fetch, group)
+            {
+                full.insert(self.tenant(waiting.fetch.shuffle).application);
+                continue;
+            }
+            let Some(Waiting { to, fetch, .. }) = self.waiting.remove(at) else {
+                return;
+            };
+            match readable {
                 Ok(group) => self.begin_read(to, (fetch, group), effects),
                 Err(reason) => unread(to, fetch.read, reason, effects),
             }
         }
+    }
+
+    /// The bytes that a read loads or sends.
+    fn bytes_of(&self, fetch: &Fetch, group: GroupId) -> u64 {
+        let held = self.shuffles.get(&fetch.shuffle);
+        let state = held.and_then(|held| held.groups.get(&group));
+        state.map_or(0, |state| {
+            let stripes = fetch.maps.map(|maps| state.counts.stripes_of(maps));
+            state.counts.of(fetch.partition, stripes).bytes
+        })
+    }
+
+    /// Whether the bytes of a read have room beside those of other reads: in half of what rows may take.
+    fn has_room_for(&self, fetch: &Fetch, group: GroupId) -> bool {
+        let application = self.tenant(fetch.shuffle).application;
+        let bytes = self.bytes_of(fetch, group);
+        let limit = self.memory.limit / 2;
+        self.read_budget.has_room(application, bytes, limit)
     }
 
     fn begin_read(
@@ -92,15 +124,12 @@ impl Server {
         (fetch, group): (Fetch, GroupId),
         effects: &mut Effects,
     ) {
-        let held = self.shuffles.get(&fetch.shuffle);
-        let state = held.and_then(|held| held.groups.get(&group));
-        let bytes = state.map_or(0, |state| {
-            let stripes = fetch.maps.map(|maps| state.counts.stripes_of(maps));
-            state.counts.of(fetch.partition, stripes).bytes
-        });
-        self.read.serve(self.tenant(fetch.shuffle), bytes);
+        let bytes = self.bytes_of(&fetch, group);
+        let tenant = self.tenant(fetch.shuffle);
+        self.read.serve(tenant, bytes);
         let load = self.next_load;
         self.next_load += 1;
+        self.read_budget.take(load, tenant.application, bytes);
         let reading = Reading {
             to,
             fetch,
@@ -234,8 +263,33 @@ impl Server {
             partition,
             pieces,
         });
+        // Its bytes are in memory until they are sent.
         self.readings.remove(&load);
         effects.push(ServerEffect::Forget { load });
+    }
+
+    /// A reader does not want a read any more.
+    pub(super) fn cancel_read(&mut self, from: ConnectionId, read: u64, effects: &mut Effects) {
+        let is_it = |to: ConnectionId, fetch: &Fetch| (to, fetch.read) == (from, read);
+        self.waiting
+            .retain(|waiting| !is_it(waiting.to, &waiting.fetch));
+        self.drop_readings(effects, |reading| is_it(reading.to, &reading.fetch));
+    }
+
+    /// Forgets the reads that have begun and are not sent.
+    pub(super) fn drop_readings(
+        &mut self,
+        effects: &mut Effects,
+        mut is_dropped: impl FnMut(&Reading) -> bool,
+    ) {
+        self.readings.retain(|&load, reading| {
+            let is_dropped = is_dropped(reading);
+            if is_dropped {
+                self.read_budget.give_back(load);
+                effects.push(ServerEffect::Forget { load });
+            }
+            !is_dropped
+        });
     }
 
     /// What is read is not what came, or cannot be read: the rows of the group are to be made again.
@@ -244,6 +298,7 @@ impl Server {
             return;
         };
         let (shuffle, group) = (reading.fetch.shuffle, reading.group);
+        self.read_budget.give_back(load);
         effects.push(ServerEffect::Forget { load });
         let damaged = ToMaster::Damaged { shuffle, group };
         effects.push(ServerEffect::Report(damaged));
@@ -265,14 +320,17 @@ impl Server {
             }
             !is_of_it
         });
-        self.readings.retain(|&load, reading| {
+        let mut unreads = Vec::new();
+        self.drop_readings(effects, |reading| {
             let is_of_it = reading.fetch.shuffle == shuffle && reading.group == group;
             if is_of_it {
-                effects.push(ServerEffect::Forget { load });
-                unread(reading.to, reading.fetch.read, reason.clone(), effects);
+                unreads.push((reading.to, reading.fetch.read));
             }
-            !is_of_it
+            is_of_it
         });
+        for (to, read) in unreads {
+            unread(to, read, reason.clone(), effects);
+        }
     }
 }
 

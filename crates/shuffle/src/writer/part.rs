@@ -48,6 +48,8 @@ pub(super) struct Copy {
     /// Since when the server has answered that it is busy. It works, and other servers would not be less
     /// busy: this does not end an epoch, whose rows would all be pushed again.
     pub(super) busy: Option<Duration>,
+    /// How many batches came there damaged.
+    pub(super) malformed: u32,
 }
 
 impl Copy {
@@ -96,6 +98,7 @@ impl Part {
             unacked: BTreeSet::new(),
             trouble: None,
             busy: None,
+            malformed: 0,
         });
         Self {
             step: Step::Gathering,

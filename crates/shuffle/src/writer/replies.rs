@@ -1,5 +1,6 @@
 //! What servers answer.
 
+use crate::config::RESENDS;
 use crate::writer::part::{Part, Resolved, Step};
 use crate::writer::peer::Item;
 use crate::writer::{Effects, Writer, WriterEffect};
@@ -98,7 +99,20 @@ impl Writer {
         let Some(part) = self.part(transfer, id) else {
             return;
         };
-        if part.may_poison() && matches!(reason, Refusal::Damaged | Refusal::NoRoom(_)) {
+        if reason == Refusal::Malformed
+            && let Some(copy) = part.copy_mut(copy)
+            && copy.malformed < RESENDS
+        {
+            copy.malformed += 1;
+            copy.trouble.get_or_insert(now);
+            self.peers.queue([item]);
+            return self.peers.postpone(server, now, &self.config);
+        }
+        let spoils = matches!(
+            reason,
+            Refusal::Damaged | Refusal::Malformed | Refusal::NoRoom(_)
+        );
+        if part.may_poison() && spoils {
             return self.poison(transfer, id, copy, effects);
         }
         if let Some(error) = Self::fatal(transfer, server, &reason) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use treadle_shuffle::{
     Config, FromServer, Generation, MasterEvent, Plan, ReadError, ReadPiece, Reader, ReaderEffect,
-    ReaderEvent, Refusal, Tally, ToMaster, ToNode, ToServer,
+    ReaderEvent, Refusal, ServerId, Spec, Tally, ToMaster, ToNode, ToServer,
 };
 
 use crate::support::{Head, S, server_id, spec, transfer};
@@ -192,4 +192,75 @@ fn a_server_that_cannot_be_reached_is_tried_again_and_named() {
         assert!(matches!(effects[..], [ReaderEffect::Send { .. }]));
     }
     panic!("it goes on for ever");
+}
+
+/// A reader that has asked one of two servers, with the number of the fetch.
+fn hedging() -> (Getter, ServerId, u64) {
+    let spec = Spec {
+        copies: 2,
+        ..spec(3, 1)
+    };
+    let plan = Head::new(2, spec).plan();
+    let mut getter = Getter {
+        reader: Reader::new(Config::default()),
+        now: Duration::ZERO,
+    };
+    getter.begin(plan.generation.0, 0);
+    let effects = getter.event(ReaderEvent::Master(ToNode::Plan(plan)));
+    let (server, read) = fetched(&effects).expect("it asks a server");
+    (getter, server, read)
+}
+
+/// Whom the last of these asks for rows, and with which number.
+fn fetched(effects: &[ReaderEffect]) -> Option<(ServerId, u64)> {
+    match effects.last() {
+        Some(ReaderEffect::Send {
+            to,
+            message: ToServer::Fetch(fetch),
+        }) => Some((*to, fetch.read)),
+        _ => None,
+    }
+}
+
+fn cancelled(to: ServerId, read: u64) -> ReaderEffect {
+    let message = ToServer::Cancel { read };
+    ReaderEffect::Send { to, message }
+}
+
+#[test]
+fn another_copy_is_read_when_a_server_is_silent_and_not_while_bytes_come() {
+    let (mut getter, server, read) = hedging();
+    let hedge = Config::default().hedge;
+    for _ in 0..5 {
+        getter.now += hedge * 9 / 10;
+        getter.event(ReaderEvent::Heard(server));
+        assert_eq!(getter.event(ReaderEvent::Tick), []);
+    }
+    // Bytes of another server say nothing of this one.
+    getter.now += hedge;
+    let other = server_id(1 - server.node);
+    getter.event(ReaderEvent::Heard(other));
+    let effects = getter.event(ReaderEvent::Tick);
+    assert_eq!(effects[0], cancelled(server, read));
+    let (next, number) = fetched(&effects).expect("it asks the other one");
+    assert_eq!(next, other);
+    assert_ne!(number, read);
+}
+
+#[test]
+fn a_read_that_is_not_wanted_any_more_is_cancelled_at_its_server() {
+    let (mut getter, server, read) = hedging();
+    let effects = getter.event(ReaderEvent::Cancel(5));
+    assert_eq!(effects, [cancelled(server, read)]);
+    assert!(getter.reader.is_empty());
+    // One that waits for nobody's answer needs no word.
+    let (mut getter, server, read) = hedging();
+    let pause = Duration::from_secs(1);
+    let reason = Refusal::Sleep(pause);
+    getter.event(ReaderEvent::Server {
+        from: server,
+        message: FromServer::Unread { read, reason },
+        computed: Vec::new(),
+    });
+    assert_eq!(getter.event(ReaderEvent::Cancel(5)), []);
 }

@@ -284,6 +284,29 @@ fn an_abandoned_transfer_leaves_nothing() {
     assert_eq!((holder.store.len(), holder.server.resident()), (0, 0));
 }
 
+#[test]
+fn what_is_on_its_way_of_an_abandoned_transfer_is_not_kept() {
+    let (mut holder, plan) = holder();
+    let group = plan.groups[0].id;
+    let abandoned = transfer(0, 10);
+    let other = batch(transfer(1, 20), group, 0, &[(1, 2)]);
+    let [first, second] = [0, 1].map(|number| batch(abandoned, group, number, &[(1, 2)]));
+    for push in [first.0, other.0] {
+        holder.message(ToServer::Push(push));
+    }
+    holder.message(ToServer::Abandon {
+        group,
+        transfer: abandoned,
+    });
+    assert_eq!(holder.arrive(first.0, Some(first.1.clone())), None);
+    assert!(is_acked(holder.arrive(other.0, Some(other.1))));
+    assert_eq!(holder.store.len(), 1);
+    // One that is announced after that is wanted, also under the same name.
+    assert!(is_acked(holder.push(second)));
+    assert!(is_acked(holder.push(first)));
+    assert_eq!(holder.store.len(), 3);
+}
+
 /// Four batches of one row each for partition 1, and memory for two.
 fn crowded() -> (Holder, std::sync::Arc<Plan>, u64) {
     let (mut holder, plan) = holder();
@@ -526,4 +549,159 @@ fn what_a_lost_connection_was_to_bring_takes_no_memory() {
     holder.event(ServerEvent::Disconnected(C));
     assert_eq!(holder.server.resident(), 0);
     assert_eq!(holder.server.next_deadline(), None::<Duration>);
+}
+
+/// Bytes of each partition of [`roomy`].
+const PARTITION: u64 = 12_000;
+
+/// A server with three partitions in memory, which has room for one of them beside that.
+fn roomy() -> (Holder, std::sync::Arc<Plan>) {
+    let (mut holder, plan) = holder();
+    let rows = PARTITION / 8;
+    let pieces = [(0, rows), (1, rows), (2, rows)];
+    let one = batch(transfer(0, 10), plan.groups[0].id, 0, &pieces);
+    assert!(is_acked(holder.push(one.clone())));
+    let mut expected = Expected::default();
+    expected.winners.push(0, transfer(0, 10).attempt);
+    expected.tally = one.0.tally;
+    assert_eq!(compare(&mut holder, &plan, expected), Verdict::Complete);
+    let limit = 40_000;
+    holder.event(ServerEvent::Budget {
+        target: limit,
+        limit,
+    });
+    (holder, plan)
+}
+
+fn fetch_as(plan: &Plan, partition: u32, read: u64) -> ToServer {
+    let ToServer::Fetch(fetch) = fetch(plan, partition) else {
+        unreachable!();
+    };
+    ToServer::Fetch(Fetch { read, ..fetch })
+}
+
+/// The reads that are sent, with the numbers of their loads.
+fn reads_sent(effects: &[ServerEffect]) -> Vec<(u64, u64)> {
+    let sent = effects.iter().filter_map(|effect| match effect {
+        ServerEffect::Send { read, load, .. } => Some((*read, *load)),
+        _ => None,
+    });
+    sent.collect()
+}
+
+#[test]
+fn reads_wait_until_the_bytes_of_those_before_have_left() {
+    let (mut holder, plan) = roomy();
+    holder.is_stuck = true;
+    let first = reads_sent(&holder.message(fetch_as(&plan, 0, 5)));
+    let [(5, load)] = first[..] else {
+        panic!("one always begins: {first:?}");
+    };
+    for (partition, read) in [(1, 6), (2, 7)] {
+        let effects = holder.message(fetch_as(&plan, partition, read));
+        assert_eq!(reads_sent(&effects), []);
+    }
+    assert_eq!(holder.server.waiting(), 2);
+    // The connection to who does not take its rows ends, and its memory is freed.
+    holder.event(ServerEvent::Disconnected(C));
+    assert_eq!(holder.server.waiting(), 0);
+    assert!(!holder.server.is_empty());
+    let other = ConnectionId(2);
+    let message = fetch_as(&plan, 1, 8);
+    let effects = holder.event(ServerEvent::Message {
+        from: other,
+        message,
+    });
+    assert_eq!(reads_sent(&effects), []);
+    let effects = holder.event(ServerEvent::Sent { load });
+    assert_eq!(reads_sent(&effects)[0].0, 8);
+}
+
+#[test]
+fn a_read_that_is_cancelled_takes_no_turn_and_no_memory() {
+    let (mut holder, plan) = roomy();
+    holder.is_stuck = true;
+    let load = reads_sent(&holder.message(fetch_as(&plan, 0, 5)))[0].1;
+    for (partition, read) in [(1, 6), (2, 7)] {
+        holder.message(fetch_as(&plan, partition, read));
+    }
+    holder.message(ToServer::Cancel { read: 6 });
+    // Another connection has other numbers.
+    holder.event(ServerEvent::Message {
+        from: ConnectionId(2),
+        message: ToServer::Cancel { read: 7 },
+    });
+    let effects = holder.event(ServerEvent::Sent { load });
+    assert_eq!(reads_sent(&effects)[0].0, 7);
+    assert_eq!(holder.server.waiting(), 0);
+}
+
+#[test]
+fn what_was_loaded_for_a_read_that_is_cancelled_is_forgotten() {
+    let (mut holder, plan) = roomy();
+    let limit = 1;
+    let effects = holder.event(ServerEvent::Budget {
+        target: limit,
+        limit,
+    });
+    let (run, _) = spilled(&effects).expect("there is more than the target");
+    holder.event(ServerEvent::Spilled {
+        run,
+        written: Ok(()),
+    });
+    let effects = holder.message(fetch_as(&plan, 0, 5));
+    let ServerEffect::Load { load, .. } = effects[0] else {
+        panic!("{effects:?}");
+    };
+    let effects = holder.message(ToServer::Cancel { read: 5 });
+    assert_eq!(effects, [ServerEffect::Forget { load }]);
+    let pieces = Some(Vec::new());
+    assert_eq!(
+        holder.event(ServerEvent::Loaded { load, run, pieces }),
+        [],
+        "it is not sent"
+    );
+    holder.event(ServerEvent::Master(ToNode::Close(S)));
+    assert!(holder.server.is_empty());
+}
+
+/// Otherwise each server that is to be filled would be taken for the damaged one, until there is none left.
+#[test]
+fn a_copy_whose_batches_are_refused_as_damaged_is_itself_the_damaged_one() {
+    let (mut holder, plan) = holder();
+    let copy = plan.groups[0].id;
+    let filled = server_id(1);
+    holder.push(batch(transfer(0, 10), copy, 0, &[(1, 3)]));
+    let mut next = (*plan).clone();
+    next.groups[0].filling = Some(filled);
+    let mut effects = holder.event(ServerEvent::Master(ToNode::Plan(next.into())));
+    let push = |effects: &[ServerEffect]| {
+        effects.iter().find_map(|effect| match effect {
+            ServerEffect::Tell {
+                to,
+                message: ToServer::Push(push),
+            } => Some((*to, *push)),
+            _ => None,
+        })
+    };
+    for _ in 0..4 {
+        let (to, push) = push(&effects).expect("it is sent again");
+        assert_eq!(to, filled);
+        assert!(!effects.iter().any(|e| matches!(e, ServerEffect::Report(_))));
+        effects = holder.event(ServerEvent::Peer(FromServer::Refused {
+            shuffle: S,
+            group: push.group,
+            batch: push.batch,
+            reason: Refusal::Malformed,
+        }));
+        if let Some(due) = holder.server.next_deadline() {
+            holder.now = due;
+            effects.extend(holder.event(ServerEvent::Tick));
+        }
+    }
+    let damaged = ToMaster::Damaged {
+        shuffle: S,
+        group: copy,
+    };
+    assert!(effects.contains(&ServerEffect::Report(damaged)));
 }

@@ -137,6 +137,8 @@ pub(crate) struct Holder {
     pub(crate) effects: Vec<ServerEffect>,
     /// Batches in memory, as the host has them.
     pub(crate) store: BTreeMap<(GroupId, treadle_shuffle::BatchId), u64>,
+    /// Readers do not take what is sent to them.
+    pub(crate) is_stuck: bool,
 }
 
 impl Holder {
@@ -146,6 +148,7 @@ impl Holder {
             now: Duration::ZERO,
             effects: Vec::new(),
             store: BTreeMap::new(),
+            is_stuck: false,
         }
     }
 
@@ -166,6 +169,13 @@ impl Holder {
             }
         }
         self.effects.extend(effects.iter().cloned());
+        for at in 0..effects.len() {
+            if let ServerEffect::Send { load, .. } = effects[at]
+                && !self.is_stuck
+            {
+                effects.extend(self.event(ServerEvent::Sent { load }));
+            }
+        }
         effects
     }
 

@@ -367,6 +367,14 @@ fn a_refusal_is_waited_out_asked_about_or_fatal() {
         let mut pusher = Pusher::new(Config::default());
         begin(&mut pusher, &plan, false);
         pusher.gathered(transfer, group, &[(1, 100)]);
+        // A bit may flip on its way: such a batch is sent again a few times.
+        let resends = if reason == Refusal::Malformed { 3 } else { 0 };
+        for _ in 0..resends {
+            let effects = pusher.event(refused(group, 0, reason.clone()));
+            assert_eq!(effects, []);
+            pusher.now = pusher.writer.next_deadline().expect("it is tried again");
+            assert_eq!(pushes(&pusher.event(WriterEvent::Tick)), [(0, 0)]);
+        }
         let effects = pusher.event(refused(group, 0, reason));
         assert_eq!(
             effects.last(),

@@ -65,6 +65,7 @@ enum Item {
     Arrived(usize, Push),
     Written(u64),
     Loaded(u64, u64, u32),
+    Sent(u64),
     Tick(Option<usize>),
 }
 
@@ -188,7 +189,7 @@ impl World {
             Load::Pushes => 16 * SIZE,
             Load::Reads => 1 << 30,
         };
-        self.budget(budget)?;
+        self.budget(budget, 2 * budget)?;
         for index in 0..self.clients.len() {
             let client = &self.clients[index];
             let partitions = match self.load {
@@ -213,7 +214,8 @@ impl World {
             self.read(index, ReaderEvent::Master(plan))?;
         }
         if self.load == Load::Reads {
-            self.budget(1)?;
+            // All rows go to files. Nothing is pushed any more: what reads may take is not what is tested.
+            self.budget(1, u64::MAX)?;
         }
         self.schedule(Duration::ZERO, Item::Begin(MODEST));
         for index in 0..MODEST {
@@ -224,8 +226,7 @@ impl World {
         Ok(())
     }
 
-    fn budget(&mut self, target: u64) -> Result<(), String> {
-        let limit = 2 * target;
+    fn budget(&mut self, target: u64, limit: u64) -> Result<(), String> {
         self.serve(ServerEvent::Budget { target, limit })
     }
 
@@ -298,6 +299,7 @@ impl World {
                 let pieces = Some(vec![piece]);
                 self.serve(ServerEvent::Loaded { load, run, pieces })
             }
+            Item::Sent(load) => self.serve(ServerEvent::Sent { load }),
             Item::Answered(index, message) => self.answered(index, message),
             // An earlier one was scheduled after it.
             Item::Tick(of) if self.ticks.get(&of) != Some(&self.now) => Ok(()),
@@ -444,7 +446,11 @@ impl World {
                     self.schedule(time, Item::Loaded(load, run, partition));
                 }
                 ServerEffect::Send {
-                    to, read, pieces, ..
+                    to,
+                    read,
+                    load,
+                    pieces,
+                    ..
                 } => {
                     let pieces: Vec<_> = pieces.into_iter().map(|sent| sent.piece).collect();
                     let tally: Tally = pieces.iter().map(ReadPiece::tally).sum();
@@ -454,6 +460,7 @@ impl World {
                         pieces,
                     };
                     self.send(Item::Answered(to.0 as usize, message));
+                    self.schedule(Duration::ZERO, Item::Sent(load));
                 }
                 _ => {}
             }

@@ -18,6 +18,9 @@ use crate::world::{Item, Pid, World};
 use treadle_sim_kernel::Link;
 use treadle_types::Runs;
 
+/// How long it takes until rows have left a server.
+const SENDING: Duration = Duration::from_micros(200);
+
 type BatchName = (ShuffleId, GroupId, BatchId);
 /// What was read from a run for a partition.
 type Found = Vec<(ReadPiece, Vec<u64>)>;
@@ -278,6 +281,7 @@ impl World {
                     pieces,
                 };
                 self.reply(to, message, Some(rows));
+                self.kernel.schedule(SENDING, Item::Sent(pid, load));
             }
         }
         Ok(())

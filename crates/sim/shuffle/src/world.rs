@@ -93,6 +93,7 @@ pub(super) enum Item {
     Gathered(Pid, Transfer, GroupId, Runs),
     Spilled(Pid, u64),
     Loaded(Pid, (u64, u64), u32, Option<MapRange>),
+    Sent(Pid, u64),
     Raise(Pid, Task, u64),
     CancelRead(Pid, u64),
     Timer(Pid, Duration),
@@ -222,6 +223,7 @@ impl kernel::World for World {
             }
             Item::Spilled(pid, run) => self.spilled(pid, run),
             Item::Loaded(pid, load, partition, maps) => self.run_loaded(pid, load, partition, maps),
+            Item::Sent(pid, load) => self.server(pid, ServerEvent::Sent { load }),
             Item::Raise(pid, task, attempt) => self.raise(pid, task, attempt),
             Item::CancelRead(pid, read) => self.reader(pid, ReaderEvent::Cancel(read)),
             Item::Timer(pid, at) => self.timer(pid, at),
@@ -290,6 +292,7 @@ impl World {
             | Item::Gathered(pid, ..)
             | Item::Spilled(pid, _)
             | Item::Loaded(pid, ..)
+            | Item::Sent(pid, _)
             | Item::Raise(pid, ..)
             | Item::CancelRead(pid, _)
             | Item::Stranger(pid)

@@ -131,7 +131,7 @@ impl Machines {
                 let rows = self.rows_of((load, shuffle, group), &pieces, to);
                 let pieces: Vec<ReadPiece> = pieces.into_iter().map(|sent| sent.piece).collect();
                 let tally: Tally = pieces.iter().map(ReadPiece::tally).sum();
-                self.send_rows(to, read, tally.narrow(), pieces, rows);
+                self.send_rows(to, (read, load), tally.narrow(), pieces, rows);
             }
             ServerEffect::Tell { to, message } => self.tell_copy(to, message),
             ServerEffect::Report(message) => {
@@ -270,12 +270,14 @@ impl Machines {
     fn send_rows(
         &mut self,
         to: ConnectionId,
-        read: u64,
+        (read, load): (u64, u64),
         tally: Tally,
         pieces: Vec<ReadPiece>,
         rows: Option<Vec<Bytes>>,
     ) {
+        let sent = Step::Server(ServerEvent::Sent { load });
         let Some(rows) = rows else {
+            self.steps.push_back(sent);
             let line = "the rows of a piece that a reader asked for are not here: a bug of the shuffle plane";
             self.after.log.push(line.into());
             let reason = Refusal::Damaged;
@@ -287,13 +289,17 @@ impl Machines {
             pieces,
         };
         if to == SELF {
-            self.steps.push_back(Step::Reply((message, rows)));
+            // From now on they are the task's.
+            self.steps.extend([Step::Reply((message, rows)), sent]);
         } else if let Some(peer) = self.incoming.peer(to) {
             self.after.rows.push(RowsToSend {
                 peer: peer.clone(),
+                load,
                 message,
                 pieces: rows,
             });
+        } else {
+            self.steps.push_back(sent);
         }
     }
 

@@ -212,7 +212,7 @@ fn to_master() -> [(&'static str, ToMaster); 8] {
     ]
 }
 
-fn to_server() -> [(&'static str, ToServer); 4] {
+fn to_server() -> [(&'static str, ToServer); 5] {
     let (shuffle, group, transfer, tally) = (SHUFFLE, group(3), TRANSFER, TALLY);
     let push = Push {
         shuffle,
@@ -239,6 +239,7 @@ fn to_server() -> [(&'static str, ToServer); 4] {
         ("ask", ToServer::Ask(ask)),
         ("abandon", ToServer::Abandon { group, transfer }),
         ("fetch", ToServer::Fetch(fetch)),
+        ("cancel", ToServer::Cancel { read: 4 }),
     ]
 }
 

@@ -277,6 +277,7 @@ fn to_server() -> BoxedStrategy<ToServer> {
             tally,
         })),
         (group(), transfer()).prop_map(|(group, transfer)| ToServer::Abandon { group, transfer }),
+        any::<u64>().prop_map(|read| ToServer::Cancel { read }),
         fetch.prop_map(
             |(read, shuffle, generation, group, partition)| ToServer::Fetch(Fetch {
                 read,
@@ -474,6 +475,27 @@ fn lists_out_of_order_are_refused_by_name() {
 }
 
 #[test]
+fn there_may_be_more_pieces_than_maps() {
+    let piece = |map: u32| ReadPiece {
+        batch: BatchId {
+            map,
+            ..BatchId::default()
+        },
+        rows: 1,
+        bytes: 8,
+        digest: 0,
+        packed: 0,
+    };
+    let message = FromServer::Rows {
+        read: 1,
+        tally: Tally::default(),
+        pieces: (0..=1 << 20).map(|number| piece(number / 2)).collect(),
+    };
+    let bytes = encode_shuffled(&message);
+    assert_eq!(decode_shuffled::<FromServer>(&bytes), Ok(message));
+}
+
+#[test]
 fn a_winner_takes_few_bytes_and_a_false_count_none() {
     let attempt = |map: u32| AttemptId(u64::from(1000 + map) << 32 | 1);
     let winners: Vec<_> = (0..1000).map(|map| (map, attempt(map))).collect();
@@ -486,7 +508,7 @@ fn a_winner_takes_few_bytes_and_a_false_count_none() {
     let receipt = [10, 0, 18, 4, 8, 0x80, 0x80, 0x40];
     let error = decode_shuffled::<Receipt>(&receipt).unwrap_err();
     assert_eq!(error, WireError::Short { column: "epochs" });
-    let receipt = [10, 0, 18, 4, 8, 0x81, 0x80, 0x40];
+    let receipt = [10, 0, 18, 5, 8, 0x81, 0x80, 0x80, 0x08];
     let error = decode_shuffled::<Receipt>(&receipt).unwrap_err();
     assert!(matches!(error, WireError::TooMany { what: "shares", .. }));
 }

@@ -13,7 +13,7 @@ use pyo3::types::PyBytes;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use treadle_compress::Codec;
-use treadle_interpreter::refuse_forked;
+use treadle_interpreter::{ProcessLocal, refuse_forked};
 use treadle_memory::Registration;
 use treadle_net::Wait;
 use treadle_node_service::{About, Member, MemberOptions, Observer};
@@ -46,7 +46,13 @@ type Said<'py> = (
 
 /// A process that writes and reads.
 #[pyclass(frozen, module = "treadle._core")]
-pub(crate) struct ShuffleMember(Member, Mutex<Option<Registration>>);
+pub(crate) struct ShuffleMember(ProcessLocal<Inner>);
+
+struct Inner {
+    member: Member,
+    /// Its place in the ledger of a worker's memory.
+    charged: Mutex<Option<Registration>>,
+}
 
 #[pymethods]
 impl ShuffleMember {
@@ -93,7 +99,10 @@ impl ShuffleMember {
             Member::connect(options, &mut wait)
         })?;
         let connected = connected.map_err(|error| raised(error, &doing))?;
-        Ok(Self(connected, Mutex::default()))
+        Ok(Self(ProcessLocal::new(Inner {
+            member: connected,
+            charged: Mutex::default(),
+        })))
     }
 
     /// Registers a shuffle: its number, and in how many failure domains there are servers.
@@ -129,7 +138,8 @@ impl ShuffleMember {
             bytes,
             digest,
         });
-        let registered = interruptible(py, timeout, |it| self.0.register(&about, committed, it))?;
+        let member = self.member()?;
+        let registered = interruptible(py, timeout, |it| member.register(&about, committed, it))?;
         registered.map_err(|error| raised(error, &doing))
     }
 
@@ -140,7 +150,8 @@ impl ShuffleMember {
         shuffle: u64,
         timeout: Option<f64>,
     ) -> PyResult<Said<'py>> {
-        let about = interruptible(py, timeout, |it| self.0.about(shuffle, it))?;
+        let member = self.member()?;
+        let about = interruptible(py, timeout, |it| member.about(shuffle, it))?;
         let about = about.map_err(|error| raised(error, &format!("shuffle {shuffle}")))?;
         let note = PyBytes::new(py, &about.note);
         let again = about.again.ranges().to_vec();
@@ -163,26 +174,30 @@ impl ShuffleMember {
         shuffle: u64,
         timeout: Option<f64>,
     ) -> PyResult<Option<(u64, u64, u64)>> {
-        let finished = interruptible(py, timeout, |it| self.0.finish(shuffle, it))?;
+        let member = self.member()?;
+        let finished = interruptible(py, timeout, |it| member.finish(shuffle, it))?;
         let finished = finished.map(|had| had.map(|had| (had.rows, had.bytes, had.digest)));
         finished.map_err(|error| raised(error, &format!("ending shuffle {shuffle}")))
     }
 
     /// Servers and shuffles, as JSON.
     fn state(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<String> {
-        let state = interruptible(py, timeout, |it| self.0.state(it))?;
+        let member = self.member()?;
+        let state = interruptible(py, timeout, |it| member.state(it))?;
         state.map_err(|error| raised(error, "asking the shuffle master"))
     }
 
     /// Records of shuffles that run, and of the latest that have ended, as JSON.
     fn records(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<String> {
-        let records = interruptible(py, timeout, |it| self.0.records(it))?;
+        let member = self.member()?;
+        let records = interruptible(py, timeout, |it| member.records(it))?;
         records.map_err(|error| raised(error, "asking the shuffle master"))
     }
 
     /// Asks the server of this name to leave.
     fn drain(&self, py: Python<'_>, name: &str, timeout: Option<f64>) -> PyResult<()> {
-        let asked = interruptible(py, timeout, |it| self.0.drain(name, it))?;
+        let member = self.member()?;
+        let asked = interruptible(py, timeout, |it| member.drain(name, it))?;
         asked.map_err(|error| raised(error, &format!("asking {name} to leave")))
     }
 
@@ -207,11 +222,12 @@ impl ShuffleMember {
         let codec = compression.map(codec).transpose()?;
         let task = waiting(worker)?;
         let again = again || task.as_ref().is_some_and(Waiting::is_again);
+        let attempt = self.member()?.attempt();
         let receipt = self.planned(py, timeout, task.as_ref(), |plane, interrupted| {
             let transfer = Transfer {
                 shuffle: ShuffleId(shuffle),
                 map: map_index,
-                attempt: self.0.attempt(),
+                attempt,
             };
             let packed = codec.map(|codec| Packed {
                 source: rows,
@@ -278,28 +294,32 @@ impl ShuffleMember {
     /// What it keeps counts as memory of a worker of this process, while it is connected. What it does is in
     /// this worker's trace.
     fn belong_to(&self, worker: PyRef<'_, Worker>) -> PyResult<()> {
-        self.0.observe(Box::new(Traced(worker.tracing()?)));
-        let charged = worker.account("rows for shuffle servers", self.0.plane())?;
-        *lock(&self.1) = Some(charged);
+        let inner = self.0.get()?;
+        inner.member.observe(Box::new(Traced(worker.tracing()?)));
+        let charged = worker.account("rows for shuffle servers", inner.member.plane())?;
+        *lock(&inner.charged) = Some(charged);
         Ok(())
     }
 
     /// Why it is over, if it is.
     #[getter]
-    fn over(&self) -> Option<String> {
-        self.0.over()
+    fn over(&self) -> PyResult<Option<String>> {
+        Ok(self.member()?.over())
     }
 
     /// Counts of its plane, by name.
-    fn stats(&self, py: Python<'_>) -> HashMap<&'static str, u64> {
-        stats(py, self.0.plane())
+    fn stats(&self, py: Python<'_>) -> PyResult<HashMap<&'static str, u64>> {
+        Ok(stats(py, self.member()?.plane()))
     }
 
+    /// Ends it. In a forked child this does nothing: it is the parent's.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| {
-            self.0.close();
-            lock(&self.1).take();
-        });
+        if let Some(inner) = self.0.peek() {
+            py.detach(|| {
+                inner.member.close();
+                lock(&inner.charged).take();
+            });
+        }
     }
 }
 
@@ -326,6 +346,14 @@ fn waiting(worker: Option<PyRef<'_, Worker>>) -> PyResult<Option<Waiting>> {
 }
 
 impl ShuffleMember {
+    /// What connects to the service.
+    ///
+    /// # Errors
+    /// In a forked child.
+    fn member(&self) -> PyResult<&Member> {
+        Ok(&self.0.get()?.member)
+    }
+
     /// Does something with the plane that may wait, without the interpreter's lock: until `task` is over, if
     /// it is one's.
     fn planned<T: Send>(
@@ -336,9 +364,10 @@ impl ShuffleMember {
         act: impl FnOnce(&Plane, &mut dyn FnMut() -> bool) -> Result<T, Failure> + Send,
     ) -> PyResult<T> {
         let is_over = || task.is_some_and(Waiting::is_over);
+        let member = self.member()?;
         let done = interruptible(py, timeout, |it| {
-            let act = act(self.0.plane(), &mut || is_over() || it());
-            act.map_err(|failure| self.0.explain(failure))
+            let act = act(member.plane(), &mut || is_over() || it());
+            act.map_err(|failure| member.explain(failure))
         })?;
         done.map_err(|failure| match failure {
             Err(error) => PyConnectionError::new_err(error.to_string()),

@@ -58,8 +58,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
         ("certs",),
         ("bench", "transfer", "--data-mb", "1", "--iters", "2"),
         ("probe", "--local", "2", "--seconds", "0.05"),
-        ("shuffle-master", "127.0.0.1:0"),
-        ("scheduler", "--port", "0"),
     ],
 )
 def test_who_does_not_read_the_output_gets_no_traceback(
@@ -89,6 +87,24 @@ def test_a_command_needs_no_output(start: Start, arguments: tuple[str, ...]) -> 
     process = start(*arguments, preexec_fn=partial(os.close, 1))
     _, errors = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, errors) == (0, "")
+
+
+def test_a_server_whose_output_nobody_reads_goes_on(start: Start, tmp_path: Path) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    file = tmp_path / "scheduler.json"
+    try:
+        scheduler = start("scheduler", "--port", "0", "--scheduler-file", str(file), stdout=writes)
+    finally:
+        os.close(writes)
+    until(lambda: file.exists() or scheduler.poll() is not None, "the scheduler is there")
+    # Its output goes nowhere from then on.
+    until(lambda: standard(scheduler.pid)[1] == os.devnull or scheduler.poll() is not None)
+    assert scheduler.poll() is None
+    scheduler.send_signal(signal.SIGTERM)
+    _, errors = scheduler.communicate(timeout=TIMEOUT)
+    assert scheduler.returncode == 0
+    assert "Broken pipe" not in errors
 
 
 def standard(pid: int) -> list[str]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Child",
     "Output",
+    "announce",
     "clear_errors",
     "connection_options",
     "end_with_input",
@@ -178,12 +179,20 @@ class Output:
             Path(self._json_path).write_text(text, encoding="utf-8")
 
 
+def announce(line: str) -> None:
+    """Print a line of a server, which goes on if nobody reads it any more."""
+    try:
+        click.echo(line)
+        # There may be no standard output.
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output_of_nobody()
+
+
 def listening(address: str) -> None:
     """Say where this process listens; :class:`Child` waits for it."""
-    click.echo(f"{_ANNOUNCED}{address}")
-    # There may be no standard output.
-    if sys.stdout is not None:
-        sys.stdout.flush()
+    announce(f"{_ANNOUNCED}{address}")
 
 
 class Child:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treadle import _scheduler_file
-from treadle._cli import clear_errors, end_with_input
+from treadle._cli import announce, clear_errors, end_with_input
 from treadle._cli_cluster import (
     Credentials,
     Ending,
@@ -164,7 +164,7 @@ def _serve(
         if server.http:
             # Others may read a log, and what is in the terminal is the user's.
             link = server.http if sys.stdout.isatty() else server.http.partition("?")[0]
-            click.echo(f"state and metrics at {link}")
+            announce(f"state and metrics at {link}")
         log.listening(server.address)
         while not ending.asked and not server.wait(0.2):
             pass

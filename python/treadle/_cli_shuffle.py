@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from treadle._cli import clear_errors, end_with_input
+from treadle._cli import announce, clear_errors, end_with_input
 from treadle._cli_cluster import (
     Credentials,
     Ending,
@@ -266,7 +266,7 @@ def _serve(
     try:
         if server.http and log.path is None:
             link = server.http if sys.stdout.isatty() else server.http.partition("?")[0]
-            click.echo(f"state and metrics at {link}")
+            announce(f"state and metrics at {link}")
         log.listening(server.address)
         while not ending.asked:
             reason = server.ended(_TICK)

@@ -105,6 +105,13 @@ def test_the_exit_status_is_that_of_the_script(tmp_path: Path) -> None:
     assert done.returncode == 7
 
 
+def test_a_memory_limit_that_is_none_is_refused(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "treadle.mpi", "--memory-limit", "-5", "script.py"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert "Invalid value for --memory-limit: '-5': give bytes" in ended.stderr
+
+
 def test_too_few_ranks_are_refused(tmp_path: Path) -> None:
     done = run(tmp_path, "print('never')\n", ranks=2)
     assert done.returncode != 0

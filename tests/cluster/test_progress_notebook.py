@@ -62,6 +62,28 @@ def test_a_scheduler_that_is_busy_is_asked_again(
     assert "1 / 1" in re.findall("pass_gate.*", bar._repr_html_())[0].partition("</tr>")[0]
 
 
+def test_a_scheduler_that_takes_long_to_look_is_asked_rarely(
+    client: treadle.Client, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    future = client.submit(pass_gate, gate)
+    now, asked = [100.0], []
+
+    def slowly(*_: object) -> dict[str, dict[str, int]]:
+        asked.append(now[0])
+        now[0] += 0.7
+        return {"pass_gate": {"memory": 0, "assigned": 1}}
+
+    monkeypatch.setattr(_progress, "ask_now", slowly)
+    monkeypatch.setattr(_progress.time, "monotonic", lambda: now[0])
+    counts = _progress.Counts(client, [future._state])
+    for _ in range(200):
+        assert [row.total for row in counts.look()] == [1]
+        now[0] += 0.1
+    # In twenty seconds and as long as it took.
+    assert len(asked) == 3
+    gate.open()
+
+
 def test_many_functions_have_a_row_together(client: treadle.Client) -> None:
     futures = [client.submit(inc, i, key=f"name_{i:02}") for i in range(60)]
     treadle.wait(futures)

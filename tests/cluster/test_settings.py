@@ -94,3 +94,9 @@ def test_an_environment_that_is_none_is_refused():
         pytest.raises(TypeError, match=r"distributed\.nanny\.environ"),
     ):
         treadle.Client(workers=1, set_as_default=False)
+
+
+@pytest.mark.parametrize("limit", [-5, "-1GiB", float("nan"), float("inf"), "many"])
+def test_a_memory_limit_that_is_none_is_refused(limit):
+    with pytest.raises(ValueError, match=r"memory_limit=.*: give bytes"):
+        treadle.LocalCluster(n_workers=1, memory_limit=limit)

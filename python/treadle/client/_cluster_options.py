@@ -34,7 +34,25 @@ def warn_without_effect(loop: Any, silence_logs: Any, worker_dashboard_address: 
 
 
 def memory_limit_of(limit: Any, workers: int) -> int:
-    """Return the bytes that each of so many workers may use; 0: no limit."""
+    """Return the bytes that each of so many workers may use; 0: no limit.
+
+    Raises
+    ------
+    ValueError
+        It stands for none.
+    """
+    try:
+        found = _bytes_of(limit, workers)
+    except (OverflowError, ValueError):
+        found = -1
+    if found < 0:
+        raise ValueError(
+            f"memory_limit={limit!r}: give bytes, '2GiB', a share such as 0.5, 0 for no limit, or 'auto'"
+        )
+    return found
+
+
+def _bytes_of(limit: Any, workers: int) -> int:
     if limit is None or limit == 0:
         return 0
     if limit == "auto":
@@ -43,7 +61,7 @@ def memory_limit_of(limit: Any, workers: int) -> int:
         return int(limit * MEMORY_LIMIT)
     if isinstance(limit, str):
         with suppress(ValueError):
-            return memory_limit_of(float(limit), workers)
+            return _bytes_of(float(limit), workers)
         return int(parse_bytes(limit))
     return int(limit)
 

@@ -30,6 +30,10 @@ _MOST = 1000
 # Seconds that the scheduler has to answer, and then until it is asked again.
 _ANSWER = 1.0
 _PAUSE = 2.0
+# To look at a million tasks takes the scheduler most of a second. After an answer that took so many seconds
+# at least, it is asked again after so many times that.
+_SLOW = 0.05
+_TIMES = 10.0
 # Functions that have a row of their own.
 _ROWS = 50
 _WIDTH = 40
@@ -130,6 +134,7 @@ class Counts:
         connection = self._client._connection
         if connection is not None and time.monotonic() >= self._next:
             keys = {"keys": self._keys}
+            asked = time.monotonic()
             try:
                 found = ask_now(connection, "progress", keys, _ANSWER)
                 barrier = _BARRIER in found
@@ -138,6 +143,9 @@ class Counts:
                 # It is busy: what it said last is shown meanwhile.
                 self._next = time.monotonic() + _PAUSE
             else:
+                answered = time.monotonic()
+                if answered - asked >= _SLOW:
+                    self._next = answered + _TIMES * (answered - asked)
                 self._found = found
                 self._see(shuffles)
         for name, states in self._found.items():

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from treadle import mpi
+from treadle._cli_values import memory_of
 from treadle.mpi import _job
 
 __all__ = ["main"]
@@ -59,6 +60,8 @@ def _parsed() -> dict[str, Any]:
     """Return the options. Only these are click's: it'd hide some errors of the script."""
     try:
         options = _options.main(prog_name="python -m treadle.mpi", standalone_mode=False)
+        if isinstance(options, dict):
+            memory_of(options["memory_limit"], "--memory-limit")
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

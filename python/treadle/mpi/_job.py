@@ -321,7 +321,9 @@ def _serve_worker(
         threads = nthreads or max(1, CPU_COUNT // job.workers_of_cores)
         logger = logging.getLogger("treadle.mpi")
         # By default, each worker of the host has the same share.
-        limit = parse_memory_limit(memory_limit, 1, job.workers_of_host, logger=logger)
+        limit = parse_memory_limit(memory_limit, 1, job.workers_of_host, logger=logger) or 0
+        if limit < 0:
+            raise ValueError(f"memory_limit={memory_limit!r}: give bytes, or 0 for no limit")
         return WorkerPart(
             place.address,
             host=job.host,
@@ -331,7 +333,7 @@ def _serve_worker(
             insecure=False,
             name=str(job.rank),
             nthreads=threads,
-            memory_limit=limit or 0,
+            memory_limit=limit,
             resources={},
         )
 

@@ -12,6 +12,7 @@ import pytest
 from pandas.testing import assert_frame_equal
 
 from shuffle_support import ours, theirs
+from treadle.shuffle._columns import KINDS
 
 # More than the 53 bits of a float.
 LARGE = 2**60 + 1
@@ -194,3 +195,14 @@ def test_outputs_have_the_class_of_the_meta() -> None:
     # The class of the meta counts, and not that of the data.
     plain = pd.DataFrame(meta)
     assert [type(output) for output in ours(plain, maps, 2)] == [pd.DataFrame] * 2
+
+
+def test_bytes_beside_a_long_double_of_a_frame_are_no_part_of_it() -> None:
+    dtype = np.dtype("longdouble")
+    noise = np.random.default_rng(5).integers(1, 255, 9 * dtype.itemsize, np.uint8).view(dtype)
+    columns = [np.zeros(9, dtype), noise]
+    for column in columns:
+        column[:] = np.arange(9)
+    fields = [KINDS["plain"].fields(dtype, column)[0] for column in columns]
+    assert fields[0].tobytes() == fields[1].tobytes()
+    assert np.array_equal(fields[1], np.arange(9))

@@ -130,6 +130,23 @@ def test_structured_rows_of_all_kinds_can_be_attached_to(servers: Servers, kind:
         assert found.tobytes() == rows.tobytes()
 
 
+@pytest.mark.parametrize(
+    "kind", ["longdouble", "clongdouble", [("at", "u1"), ("x", "longdouble", 2)]]
+)
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_bytes_beside_a_long_double_are_no_part_of_it(kind: Any, order: str) -> None:
+    dtype = np.dtype(kind).newbyteorder(order)  # type: ignore[call-overload]
+    noise = np.random.default_rng(5).integers(1, 255, (9, dtype.itemsize), np.uint8)
+    rows = [np.zeros(9, dtype), noise.copy().reshape(-1).view(dtype)]
+    names = dtype.names or (...,)
+    for array in rows:
+        for at, name in enumerate(names):
+            array[name] = (np.arange(9) + at).reshape(9, *(1,) * (array[name].ndim - 1))
+    kept = [kind_of(dtype).fields(array)[0].tobytes() for array in rows]
+    assert kept[0] == kept[1]
+    assert np.array_equal(np.frombuffer(kept[1], dtype), rows[1])
+
+
 def test_a_writer_that_is_finished_keeps_its_receipt(servers: Servers) -> None:
     with servers.service.shuffle(1, 1, "i8", name="once") as shuffle:
         writer = shuffle.writer(0)

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from treadle.shuffle._dtypes import used_bytes
 from treadle.shuffle._pickles import dumps
 from treadle.shuffle._under_nulls import emptied, zeroed
 
@@ -50,7 +51,14 @@ def _readable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _plain(dtype: Any, array: Any) -> list[Field]:
-    return [_readable(np.asarray(array, dtype))]
+    array = np.asarray(array, dtype)
+    used = used_bytes(array.dtype)
+    if not used.all():
+        # Bytes of padding may be anything, and rows are compared by their bytes.
+        mask = np.where(used, 255, 0).astype(np.uint8)
+        content = np.ascontiguousarray(array).view(np.uint8).reshape(-1, array.dtype.itemsize)
+        array = (content & mask).reshape(-1).view(array.dtype)
+    return [_readable(array)]
 
 
 def _integers(_: Any, array: Any) -> list[Field]:

@@ -103,8 +103,20 @@ def used_bytes(dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         base, shape = dtype.subdtype
         return np.tile(used_bytes(base), int(np.prod(shape)))
     if dtype.fields is None:
-        return np.ones(dtype.itemsize, bool)
+        return _used_of_scalar(dtype)
     used = np.zeros(dtype.itemsize, bool)
     for part, offset, *_ in dtype.fields.values():
         used[offset : offset + part.itemsize] |= used_bytes(part)
     return used
+
+
+def _used_of_scalar(dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    used = np.ones(dtype.itemsize, bool)
+    if dtype.type not in (np.longdouble, np.clongdouble) or np.finfo(np.longdouble).nmant != 63:
+        return used
+    # x86 keeps a number of 80 bits in 12 or 16 bytes. The others are never written.
+    parts = 2 if dtype.kind == "c" else 1
+    used = used.reshape(parts, -1)
+    rest = slice(10, None) if dtype.isnative else slice(None, -10)
+    used[:, rest] = False
+    return used.reshape(-1)

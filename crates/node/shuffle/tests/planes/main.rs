@@ -1,5 +1,6 @@
 //! Several planes in one process, over real sockets, with a real master.
 
+mod slow;
 mod support;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,14 +11,19 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use treadle_compress::Codec;
 use treadle_memory::Consumer as _;
-use treadle_node_shuffle::{Allocate, Arena, Failure, Source};
+use treadle_messages::Data;
+use treadle_net::{Options, Peer, Wait};
+use treadle_node_shuffle::{Allocate, Arena, Failure, SERVICE, Source};
+use treadle_node_wire::encode_shuffled;
 use treadle_rows::Wanted;
-use treadle_shuffle::{AttemptId, Generation, GroupId, MapRange, Tally, ToMaster, Transfer};
+use treadle_shuffle::{
+    AttemptId, Config, Fetch, Generation, GroupId, MapRange, Tally, ToMaster, ToServer, Transfer,
+};
 use treadle_types::Runs;
 
 use support::{
-    Cluster, LONG, Numbers, SHUFFLE, Said, maps, never, numbers, only_stored_rows_are_held, server,
-    until,
+    Cluster, LONG, Numbers, SHUFFLE, Said, maps, never, numbers, only_stored_rows_are_held,
+    options, server, until,
 };
 
 fn whole_shuffle(workers: u32, shares_memory: bool, rows: u32) {
@@ -479,5 +485,91 @@ fn readers_share_a_partition_by_maps() {
     }
     let expected: Vec<u64> = maps.iter().flat_map(|map| map.expected(1)).collect();
     assert_eq!(found, expected);
+    cluster.end();
+}
+
+/// Partitions are 4 MB each, and reads may take 8 MiB.
+#[test]
+fn who_asks_for_much_and_takes_nothing_takes_little_memory() {
+    let cluster = Cluster::new(1, false);
+    let worker = &cluster.workers[&1];
+    worker.plane.set_target(1 << 20);
+    let maps = maps(2, 2_400_000, 10);
+    cluster.register(2, 10);
+    let receipts = cluster.transfer(&maps, 1);
+    let generation = cluster.commit(2, &receipts).unwrap();
+    until("there is too much in memory", || {
+        worker.plane.stats().resident <= 1 << 20
+    });
+    let options = Options {
+        service: SERVICE,
+        ..options()
+    };
+    let address = worker.address.parse().unwrap();
+    let mut wait = Wait {
+        deadline: None,
+        interrupted: None,
+    };
+    let peer = Peer::connect(&address, &options, &mut wait).unwrap();
+    for partition in 0..10 {
+        let fetch = ToServer::Fetch(Fetch {
+            read: partition.into(),
+            shuffle: SHUFFLE,
+            generation,
+            group: GroupId {
+                epoch: Generation(1),
+                server: server(1),
+            },
+            partition,
+            maps: None,
+        });
+        let frames = [encode_shuffled(&fetch).into()];
+        peer.send(Data::TO_SERVER, &frames).unwrap();
+    }
+    // Nothing of what is sent is taken.
+    until("all are read at once", || worker.plane.stats().waiting >= 2);
+    until("nothing is read", || {
+        worker.plane.stats().loaded > 4_000_000
+    });
+    // Half of what rows may take: the target, and what may come while rows are written.
+    assert!(worker.plane.stats().loaded < 33 << 20);
+    drop(peer);
+    until("reads of who is gone wait", || {
+        worker.plane.stats().waiting == 0
+    });
+    cluster.compare(&maps, 10, generation);
+    cluster.end();
+}
+
+/// The partition takes several times as long as a silence may last.
+#[test]
+fn what_comes_slowly_is_not_asked_for_again() {
+    let config = Config {
+        hedge: Duration::from_millis(1_500),
+        ..Config::default()
+    };
+    let cluster = Cluster::slow(3, &config);
+    let maps = maps(2, 1_600_000, 3);
+    cluster.register_copies(2, 3, 2);
+    let receipts = cluster.transfer(&maps, 1);
+    let generation = cluster.commit(2, &receipts).unwrap();
+    for worker in cluster.workers.values() {
+        worker.plane.set_target(0);
+        until("there is too much in memory", || {
+            worker.plane.stats().resident == 0
+        });
+    }
+    let reader = cluster.plane(1);
+    let loaded = || -> u64 {
+        let workers = cluster.workers.values();
+        workers.map(|worker| worker.plane.stats().loaded).sum()
+    };
+    for partition in 0..3 {
+        let before = loaded();
+        let rows = reader.read(SHUFFLE, generation, partition, None, 8, &mut never());
+        let expected: Vec<u64> = maps.iter().flat_map(|m| m.expected(partition)).collect();
+        assert_eq!(numbers(&rows.unwrap()), expected);
+        assert_eq!(loaded() - before, 8 * expected.len() as u64, "read once");
+    }
     cluster.end();
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
@@ -23,6 +24,8 @@ use treadle_shuffle::{
 };
 use treadle_types::{Runs, WorkerId};
 
+use crate::slow::pass_on;
+
 pub(super) const LONG: Duration = Duration::from_secs(60);
 pub(super) const SHUFFLE: ShuffleId = ShuffleId(1);
 
@@ -30,7 +33,7 @@ pub(super) fn never() -> impl FnMut() -> bool {
     || false
 }
 
-fn options() -> Options {
+pub(super) fn options() -> Options {
     Options {
         secret: Some(Secret::new([7; 32]).unwrap()),
         ..Options::default()
@@ -161,7 +164,7 @@ impl Callbacks for Words {
 pub(super) struct Worker {
     pub(super) plane: Plane,
     host: Arc<ServiceHost>,
-    address: String,
+    pub(super) address: String,
     pub(super) directory: TempDir,
 }
 
@@ -177,8 +180,20 @@ pub(super) struct Cluster {
 
 impl Cluster {
     pub(super) fn new(count: u32, shares_memory: bool) -> Self {
+        Self::with(count, &Config::default(), shares_memory, false)
+    }
+
+    /// What servers send comes slowly.
+    pub(super) fn slow(count: u32, config: &Config) -> Self {
+        Self::with(count, config, false, true)
+    }
+
+    fn with(count: u32, config: &Config, shares_memory: bool, is_slow: bool) -> Self {
         let (said, heard) = channel();
-        let workers = (1..=count).map(|id| (id, Arc::new(worker(id, &said, shares_memory))));
+        let workers = (1..=count).map(|id| {
+            let words = Words(id, Mutex::new(said.clone()));
+            (id, Arc::new(worker(words, config, shares_memory, is_slow)))
+        });
         let workers: HashMap<u32, Arc<Worker>> = workers.collect();
         for (id, worker) in &workers {
             for (other, address) in workers.iter().map(|(id, worker)| (id, &worker.address)) {
@@ -303,12 +318,20 @@ impl Drop for Worker {
     }
 }
 
-fn worker(id: u32, said: &Sender<Said>, shares_memory: bool) -> Worker {
+fn worker(words: Words, config: &Config, shares_memory: bool, is_slow: bool) -> Worker {
+    let proxy = is_slow.then(|| TcpListener::bind("127.0.0.1:0").unwrap());
+    let contact = proxy
+        .as_ref()
+        .map(|proxy| proxy.local_addr().unwrap().to_string());
     let net = Options {
         shared_memory: shares_memory,
         ..options()
     };
     let listening = Options {
+        contact: contact
+            .iter()
+            .map(|address| address.parse().unwrap())
+            .collect(),
         services: vec![Offer {
             service: SERVICE,
             name: "shuffle",
@@ -317,11 +340,16 @@ fn worker(id: u32, said: &Sender<Said>, shares_memory: bool) -> Worker {
         ..net.clone()
     };
     let host = ServiceHost::bind(&"127.0.0.1:0".parse().unwrap(), &listening).unwrap();
-    let address = host.address().to_string();
+    let mut address = host.address().to_string();
+    if let (Some(proxy), Some(contact)) = (proxy, contact) {
+        let target = address.rsplit('/').next().unwrap_or(&address);
+        pass_on(proxy, target.to_string());
+        address = contact;
+    }
     let directory = TempDir::new().unwrap();
     let files = treadle_volume::Options::new(vec![directory.path().into()], u64::MAX);
-    let words = Box::new(Words(id, Mutex::new(said.clone())));
-    let plane = Plane::new(WorkerId(id), &address, net, files, Config::default(), words);
+    let id = WorkerId(words.0);
+    let plane = Plane::new(id, &address, net, files, config.clone(), Box::new(words));
     let service: Box<dyn Service> = Box::new(plane.clone());
     let services = HashMap::from([(SERVICE, service)]);
     host.start(services, 2, "serve", |reason| panic!("{reason}"))

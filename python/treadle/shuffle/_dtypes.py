@@ -116,7 +116,6 @@ def _used_of_scalar(dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         return used
     # x86 keeps a number of 80 bits in 12 or 16 bytes. The others are never written.
     parts = 2 if dtype.kind == "c" else 1
-    used = used.reshape(parts, -1)
     rest = slice(10, None) if dtype.isnative else slice(None, -10)
-    used[:, rest] = False
-    return used.reshape(-1)
+    used.reshape(parts, -1)[:, rest] = False
+    return used

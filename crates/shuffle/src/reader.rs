@@ -468,10 +468,7 @@ impl Reader {
             let is_late = read.since + patience <= now;
             match read.step.clone() {
                 Step::Fetching(group) if read.heard_at + self.config.hedge <= now => {
-                    if self.other_copy(&self.reads[&id], group).is_some() {
-                        self.give_up(id, effects);
-                        self.switch(id, group, effects);
-                    }
+                    self.hedge(id, group, effects);
                 }
                 Step::Retrying(group, _) if is_late => {
                     let error = ReadError::Unreachable {

@@ -526,7 +526,7 @@ fn send(rows: RowsToSend, held: &Arc<Held>, sent: &Arc<SentReads>) {
     } = rows;
     let mut frames: Vec<Bytes> = vec![encode_shuffled(&message).into()];
     let length = pieces.iter().map(Bytes::len).sum();
-    if let [] = pieces[..] {
+    if pieces.is_empty() {
         sent.done(load);
     } else if let [piece] = &pieces[..] {
         frames.push(sent.watch(load, piece.clone()));

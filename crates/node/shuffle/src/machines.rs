@@ -115,6 +115,8 @@ pub(crate) struct Machines {
     /// Messages for the master that are sent when the task of a transfer has ended.
     transferred: HashMap<AttemptId, Vec<ToMaster>>,
     pub(crate) after: After,
+    /// Events of the server so far.
+    handled: usize,
     pub(crate) is_over: bool,
     pub(crate) stats: Stats,
     /// What was done for shuffles that have not ended.
@@ -152,6 +154,7 @@ impl Machines {
             reports: Vec::new(),
             transferred: HashMap::new(),
             after: After::default(),
+            handled: 0,
             is_over: false,
             stats: Stats::default(),
             usage: BTreeMap::new(),

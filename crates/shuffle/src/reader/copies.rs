@@ -71,6 +71,15 @@ impl Reader {
         is_there
     }
 
+    /// A server is silent: another copy is read, if there is one.
+    pub(super) fn hedge(&mut self, id: u64, copy: GroupId, effects: &mut Effects) {
+        let read = self.reads.get(&id);
+        if read.is_some_and(|read| self.other_copy(read, copy).is_some()) {
+            self.give_up(id, effects);
+            self.switch(id, copy, effects);
+        }
+    }
+
     /// Lets the server know that its answer is not wanted any more, if one is under way.
     pub(super) fn give_up(&self, id: u64, effects: &mut Effects) {
         if let Some(read) = self.reads.get(&id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from types import SimpleNamespace
 
 import pytest
 
@@ -47,8 +48,10 @@ def test_a_value_that_nobody_wants_has_not_failed(client: treadle.Client, gate: 
 def test_a_scheduler_that_is_busy_is_asked_again(
     client: treadle.Client, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = client.submit(pass_gate, gate)
-    bar = treadle.progress(client.submit(inc, held, key="last"), notebook=True)
+    held = client.submit(pass_gate, gate, 1)
+    # The bar does not keep it: the scheduler would forget what nobody wants.
+    last = client.submit(inc, held, key="last")
+    bar = treadle.progress(last, notebook=True)
     # A busy machine may answer the first question too late, and nothing is known before.
     until(lambda: "pass_gate" in bar._repr_html_())
     monkeypatch.setattr(_progress, "_PAUSE", 0.0)
@@ -60,6 +63,8 @@ def test_a_scheduler_that_is_busy_is_asked_again(
     assert "0 / 1" in re.findall("pass_gate.*", bar._repr_html_())[0].partition("</tr>")[0]
     monkeypatch.setattr(_progress, "ask_now", lambda *_: {"pass_gate": {"memory": 1}})
     assert "1 / 1" in re.findall("pass_gate.*", bar._repr_html_())[0].partition("</tr>")[0]
+    gate.open()
+    assert last.result() == 2
 
 
 def test_a_scheduler_that_takes_long_to_look_is_asked_rarely(
@@ -74,7 +79,8 @@ def test_a_scheduler_that_takes_long_to_look_is_asked_rarely(
         return {"pass_gate": {"memory": 0, "assigned": 1}}
 
     monkeypatch.setattr(_progress, "ask_now", slowly)
-    monkeypatch.setattr(_progress.time, "monotonic", lambda: now[0])
+    # Other threads go on with the real time.
+    monkeypatch.setattr(_progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
     counts = _progress.Counts(client, [future._state])
     for _ in range(200):
         assert [row.total for row in counts.look()] == [1]

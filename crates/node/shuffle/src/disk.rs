@@ -395,9 +395,7 @@ impl DiskThread {
         let batches = batches.map(|(id, batch)| Ok((id, self.held.charge(batch.done()?))));
         batches.collect()
     }
-}
 
-impl DiskThread {
     /// Compares rows with their digests: another copy would be as damaged as this one.
     fn compare(&self, run: &Run, partition: u32, loaded: &Loaded) -> Result<(), String> {
         let pieces: Vec<ReadPiece> = loaded.iter().map(|(piece, _)| *piece).collect();

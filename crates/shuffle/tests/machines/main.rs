@@ -4,6 +4,7 @@ mod master;
 mod model;
 mod placement;
 mod reader;
+mod reads;
 mod server;
 mod support;
 mod writer;

@@ -11,7 +11,7 @@ use treadle_shuffle::{
 use crate::support::{C, Head, Holder, S, answer, batch, server_id, spec, transfer};
 
 /// A server with all four partitions of a shuffle of three maps.
-fn holder() -> (Holder, std::sync::Arc<Plan>) {
+pub(crate) fn holder() -> (Holder, std::sync::Arc<Plan>) {
     let plan = Head::new(1, spec(3, 4)).plan();
     let mut holder = Holder::new(0, Config::default());
     holder.event(ServerEvent::Master(ToNode::Plan(plan.clone())));
@@ -27,7 +27,7 @@ fn refused(answer: Option<FromServer>) -> Option<Refusal> {
     }
 }
 
-fn is_acked(answer: Option<FromServer>) -> bool {
+pub(crate) fn is_acked(answer: Option<FromServer>) -> bool {
     matches!(answer, Some(FromServer::Acked { .. }))
 }
 
@@ -47,7 +47,7 @@ fn seal_as(holder: &mut Holder, plan: &Plan, winners: &[(Transfer, u64)], more: 
     compare(holder, plan, expected)
 }
 
-fn compare(holder: &mut Holder, plan: &Plan, expected: Expected) -> Verdict {
+pub(crate) fn compare(holder: &mut Holder, plan: &Plan, expected: Expected) -> Verdict {
     let seal = Seal {
         shuffle: S,
         generation: plan.generation,
@@ -63,7 +63,7 @@ fn compare(holder: &mut Holder, plan: &Plan, expected: Expected) -> Verdict {
     verdicts.expect("it was compared")
 }
 
-fn fetch(plan: &Plan, partition: u32) -> ToServer {
+pub(crate) fn fetch(plan: &Plan, partition: u32) -> ToServer {
     ToServer::Fetch(Fetch {
         read: 5,
         shuffle: S,
@@ -319,7 +319,7 @@ fn crowded() -> (Holder, std::sync::Arc<Plan>, u64) {
     (holder, plan, first.length)
 }
 
-fn spilled(effects: &[ServerEffect]) -> Option<(u64, usize)> {
+pub(crate) fn spilled(effects: &[ServerEffect]) -> Option<(u64, usize)> {
     effects.iter().find_map(|effect| match effect {
         ServerEffect::Spill { run, batches, .. } => Some((*run, batches.len())),
         _ => None,
@@ -549,120 +549,6 @@ fn what_a_lost_connection_was_to_bring_takes_no_memory() {
     holder.event(ServerEvent::Disconnected(C));
     assert_eq!(holder.server.resident(), 0);
     assert_eq!(holder.server.next_deadline(), None::<Duration>);
-}
-
-/// Bytes of each partition of [`roomy`].
-const PARTITION: u64 = 12_000;
-
-/// A server with three partitions in memory, which has room for one of them beside that.
-fn roomy() -> (Holder, std::sync::Arc<Plan>) {
-    let (mut holder, plan) = holder();
-    let rows = PARTITION / 8;
-    let pieces = [(0, rows), (1, rows), (2, rows)];
-    let one = batch(transfer(0, 10), plan.groups[0].id, 0, &pieces);
-    assert!(is_acked(holder.push(one.clone())));
-    let mut expected = Expected::default();
-    expected.winners.push(0, transfer(0, 10).attempt);
-    expected.tally = one.0.tally;
-    assert_eq!(compare(&mut holder, &plan, expected), Verdict::Complete);
-    let limit = 40_000;
-    holder.event(ServerEvent::Budget {
-        target: limit,
-        limit,
-    });
-    (holder, plan)
-}
-
-fn fetch_as(plan: &Plan, partition: u32, read: u64) -> ToServer {
-    let ToServer::Fetch(fetch) = fetch(plan, partition) else {
-        unreachable!();
-    };
-    ToServer::Fetch(Fetch { read, ..fetch })
-}
-
-/// The reads that are sent, with the numbers of their loads.
-fn reads_sent(effects: &[ServerEffect]) -> Vec<(u64, u64)> {
-    let sent = effects.iter().filter_map(|effect| match effect {
-        ServerEffect::Send { read, load, .. } => Some((*read, *load)),
-        _ => None,
-    });
-    sent.collect()
-}
-
-#[test]
-fn reads_wait_until_the_bytes_of_those_before_have_left() {
-    let (mut holder, plan) = roomy();
-    holder.is_stuck = true;
-    let first = reads_sent(&holder.message(fetch_as(&plan, 0, 5)));
-    let [(5, load)] = first[..] else {
-        panic!("one always begins: {first:?}");
-    };
-    for (partition, read) in [(1, 6), (2, 7)] {
-        let effects = holder.message(fetch_as(&plan, partition, read));
-        assert_eq!(reads_sent(&effects), []);
-    }
-    assert_eq!(holder.server.waiting(), 2);
-    // The connection to who does not take its rows ends, and its memory is freed.
-    holder.event(ServerEvent::Disconnected(C));
-    assert_eq!(holder.server.waiting(), 0);
-    assert!(!holder.server.is_empty());
-    let other = ConnectionId(2);
-    let message = fetch_as(&plan, 1, 8);
-    let effects = holder.event(ServerEvent::Message {
-        from: other,
-        message,
-    });
-    assert_eq!(reads_sent(&effects), []);
-    let effects = holder.event(ServerEvent::Sent { load });
-    assert_eq!(reads_sent(&effects)[0].0, 8);
-}
-
-#[test]
-fn a_read_that_is_cancelled_takes_no_turn_and_no_memory() {
-    let (mut holder, plan) = roomy();
-    holder.is_stuck = true;
-    let load = reads_sent(&holder.message(fetch_as(&plan, 0, 5)))[0].1;
-    for (partition, read) in [(1, 6), (2, 7)] {
-        holder.message(fetch_as(&plan, partition, read));
-    }
-    holder.message(ToServer::Cancel { read: 6 });
-    // Another connection has other numbers.
-    holder.event(ServerEvent::Message {
-        from: ConnectionId(2),
-        message: ToServer::Cancel { read: 7 },
-    });
-    let effects = holder.event(ServerEvent::Sent { load });
-    assert_eq!(reads_sent(&effects)[0].0, 7);
-    assert_eq!(holder.server.waiting(), 0);
-}
-
-#[test]
-fn what_was_loaded_for_a_read_that_is_cancelled_is_forgotten() {
-    let (mut holder, plan) = roomy();
-    let limit = 1;
-    let effects = holder.event(ServerEvent::Budget {
-        target: limit,
-        limit,
-    });
-    let (run, _) = spilled(&effects).expect("there is more than the target");
-    holder.event(ServerEvent::Spilled {
-        run,
-        written: Ok(()),
-    });
-    let effects = holder.message(fetch_as(&plan, 0, 5));
-    let ServerEffect::Load { load, .. } = effects[0] else {
-        panic!("{effects:?}");
-    };
-    let effects = holder.message(ToServer::Cancel { read: 5 });
-    assert_eq!(effects, [ServerEffect::Forget { load }]);
-    let pieces = Some(Vec::new());
-    assert_eq!(
-        holder.event(ServerEvent::Loaded { load, run, pieces }),
-        [],
-        "it is not sent"
-    );
-    holder.event(ServerEvent::Master(ToNode::Close(S)));
-    assert!(holder.server.is_empty());
 }
 
 /// Otherwise each server that is to be filled would be taken for the damaged one, until there is none left.

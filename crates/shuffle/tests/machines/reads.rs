@@ -1,0 +1,122 @@
+//! Reads at a server: which wait, and which are given up.
+
+use treadle_shuffle::{
+    ConnectionId, Expected, Fetch, Plan, ServerEffect, ServerEvent, ToNode, ToServer, Verdict,
+};
+
+use crate::server::{compare, fetch, holder, is_acked, spilled};
+use crate::support::{C, Holder, S, batch, transfer};
+
+/// Bytes of each partition of [`roomy`].
+const PARTITION: u64 = 12_000;
+
+/// A server with three partitions in memory, which has room for one of them beside that.
+fn roomy() -> (Holder, std::sync::Arc<Plan>) {
+    let (mut holder, plan) = holder();
+    let rows = PARTITION / 8;
+    let pieces = [(0, rows), (1, rows), (2, rows)];
+    let one = batch(transfer(0, 10), plan.groups[0].id, 0, &pieces);
+    assert!(is_acked(holder.push(one.clone())));
+    let mut expected = Expected::default();
+    expected.winners.push(0, transfer(0, 10).attempt);
+    expected.tally = one.0.tally;
+    assert_eq!(compare(&mut holder, &plan, expected), Verdict::Complete);
+    let limit = 40_000;
+    holder.event(ServerEvent::Budget {
+        target: limit,
+        limit,
+    });
+    (holder, plan)
+}
+
+fn fetch_as(plan: &Plan, partition: u32, read: u64) -> ToServer {
+    let ToServer::Fetch(fetch) = fetch(plan, partition) else {
+        unreachable!();
+    };
+    ToServer::Fetch(Fetch { read, ..fetch })
+}
+
+/// The reads that are sent, with the numbers of their loads.
+fn reads_sent(effects: &[ServerEffect]) -> Vec<(u64, u64)> {
+    let sent = effects.iter().filter_map(|effect| match effect {
+        ServerEffect::Send { read, load, .. } => Some((*read, *load)),
+        _ => None,
+    });
+    sent.collect()
+}
+
+#[test]
+fn reads_wait_until_the_bytes_of_those_before_have_left() {
+    let (mut holder, plan) = roomy();
+    holder.is_stuck = true;
+    let first = reads_sent(&holder.message(fetch_as(&plan, 0, 5)));
+    let [(5, load)] = first[..] else {
+        panic!("one always begins: {first:?}");
+    };
+    for (partition, read) in [(1, 6), (2, 7)] {
+        let effects = holder.message(fetch_as(&plan, partition, read));
+        assert_eq!(reads_sent(&effects), []);
+    }
+    assert_eq!(holder.server.waiting(), 2);
+    // The connection to who does not take its rows ends, and its memory is freed.
+    holder.event(ServerEvent::Disconnected(C));
+    assert_eq!(holder.server.waiting(), 0);
+    assert!(!holder.server.is_empty());
+    let other = ConnectionId(2);
+    let message = fetch_as(&plan, 1, 8);
+    let effects = holder.event(ServerEvent::Message {
+        from: other,
+        message,
+    });
+    assert_eq!(reads_sent(&effects), []);
+    let effects = holder.event(ServerEvent::Sent { load });
+    assert_eq!(reads_sent(&effects)[0].0, 8);
+}
+
+#[test]
+fn a_read_that_is_cancelled_takes_no_turn_and_no_memory() {
+    let (mut holder, plan) = roomy();
+    holder.is_stuck = true;
+    let load = reads_sent(&holder.message(fetch_as(&plan, 0, 5)))[0].1;
+    for (partition, read) in [(1, 6), (2, 7)] {
+        holder.message(fetch_as(&plan, partition, read));
+    }
+    holder.message(ToServer::Cancel { read: 6 });
+    // Another connection has other numbers.
+    holder.event(ServerEvent::Message {
+        from: ConnectionId(2),
+        message: ToServer::Cancel { read: 7 },
+    });
+    let effects = holder.event(ServerEvent::Sent { load });
+    assert_eq!(reads_sent(&effects)[0].0, 7);
+    assert_eq!(holder.server.waiting(), 0);
+}
+
+#[test]
+fn what_was_loaded_for_a_read_that_is_cancelled_is_forgotten() {
+    let (mut holder, plan) = roomy();
+    let limit = 1;
+    let effects = holder.event(ServerEvent::Budget {
+        target: limit,
+        limit,
+    });
+    let (run, _) = spilled(&effects).expect("there is more than the target");
+    holder.event(ServerEvent::Spilled {
+        run,
+        written: Ok(()),
+    });
+    let effects = holder.message(fetch_as(&plan, 0, 5));
+    let ServerEffect::Load { load, .. } = effects[0] else {
+        panic!("{effects:?}");
+    };
+    let effects = holder.message(ToServer::Cancel { read: 5 });
+    assert_eq!(effects, [ServerEffect::Forget { load }]);
+    let pieces = Some(Vec::new());
+    assert_eq!(
+        holder.event(ServerEvent::Loaded { load, run, pieces }),
+        [],
+        "it is not sent"
+    );
+    holder.event(ServerEvent::Master(ToNode::Close(S)));
+    assert!(holder.server.is_empty());
+}

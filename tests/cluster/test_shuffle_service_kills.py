@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from service_support import ROWS, Servers, Table, commit_at_last
-from treadle.shuffle import RowsLost, Shuffle, Superseded
+from treadle.shuffle import Receipt, RowsLost, Shuffle, Superseded
 from waiting import until
 
 MAPS, PARTITIONS = 12, 16
@@ -117,6 +117,48 @@ def test_when_both_copies_are_gone_the_maps_that_must_run_again_are_named(
         table.compare(shuffle)
         with pytest.raises(Superseded, match=r"twice, partition 3: .*take a new reader"):
             early.read(3)
+
+
+def test_other_rows_spoil_what_was_read_before_and_nothing_that_is_read_later(
+    servers: Servers, table: Table
+) -> None:
+    servers.kill("c")
+    with servers.service.shuffle(MAPS, PARTITIONS, ROWS) as shuffle:
+        receipts = table.write_all(shuffle)
+        shuffle.commit(receipts)
+        table.compare(shuffle)
+        early = shuffle.reader()
+        lose_all(servers)
+        assert not lost_by(lambda: early.read(0)).read_again
+        table.rows[3]["value"] += 1
+        write_lost(table, shuffle, receipts)
+        lost = lost_by(lambda: shuffle.commit(receipts))
+        assert lost.read_again
+        assert lost.maps == list(range(MAPS))
+        write_lost(table, shuffle, receipts)
+        assert commit_at_last(shuffle, receipts, never) == []
+        table.compare(shuffle)
+        # What is read from now on is as it will be, also when rows are lost once more.
+        later = shuffle.reader()
+        lose_all(servers)
+        assert not lost_by(lambda: later.read(0)).read_again
+        assert not lost_by(lambda: shuffle.commit(receipts)).read_again
+        # Who reads what was committed before has rows that do not fit.
+        assert lost_by(lambda: early.read(0)).read_again
+        write_lost(table, shuffle, receipts)
+        assert commit_at_last(shuffle, receipts, never) == []
+        table.compare(shuffle)
+
+
+def lost_by(call: Callable[[], object]) -> RowsLost:
+    with pytest.raises(RowsLost) as lost:
+        call()
+    return lost.value
+
+
+def write_lost(table: Table, shuffle: Shuffle, receipts: list[Receipt]) -> None:
+    for number in shuffle.lost():
+        receipts[number] = table.write(shuffle, number, again=True)
 
 
 def lose_all(servers: Servers) -> None:

@@ -189,7 +189,7 @@ class Service:
         if not 0 <= number < 1 << 64:
             raise ValueError(f"{number} is no number of a shuffle")
         said = self._native.about(number, self._limit(timeout))
-        name, maps, partitions, _, note, _, _ = said
+        name, maps, partitions, _, note = said[:5]
         kind, compression = kind_of_note(note), of_note(note)
         return Shuffle(self, number, name, maps, partitions, kind, compression)
 

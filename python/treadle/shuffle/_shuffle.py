@@ -155,8 +155,9 @@ class Shuffle:
                     self.number, self.maps, receipts, left, worker
                 )
             except Again as error:
-                if self.lost(timeout=left):
-                    raise self._lost(str(error)) from None
+                lost, differs, _ = self._again(left)
+                if lost:
+                    raise self._lost(error, lost, differs) from None
                 continue
             return generation
         raise AssertionError("attempts end with an error")
@@ -177,32 +178,38 @@ class Shuffle:
                     self.number, generation, partition, width, maps, left, worker
                 )
             except Superseded as error:
-                if self.lost(timeout=left):
-                    raise self._lost(str(error)) from None
+                lost, _, restarted = self._again(left)
+                if lost:
+                    raise self._lost(error, lost, restarted > generation) from None
                 raise Superseded(
                     f"{error}. Another process has committed it again: take a new reader, with the "
                     "generation that this commit returned"
                 ) from None
             except Again as error:
-                if self.lost(timeout=left):
-                    raise self._lost(str(error)) from None
+                lost, _, restarted = self._again(left)
+                if lost:
+                    raise self._lost(error, lost, restarted > generation) from None
                 continue
             return pieces
         raise AssertionError("attempts end with an error")
 
-    def _again(self, timeout: float | None) -> tuple[list[int], bool]:
+    def _again(self, timeout: float | None) -> tuple[list[int], bool, int]:
+        """Return the maps that must run again, and whether what was read is not valid either.
+
+        The first answer to that is for whoever commits: whether all began anew since the last commit. The
+        second is for readers: the generation in which it did. Of an earlier one nothing is valid.
+        """
         with self._named("state"):
             said = self.service._native.about(self.number, self.service._limit(timeout))
-        ranges, differs = said[5], said[6]
+        ranges, differs, restarted = said[5:8]
         maps = [at for start, end in ranges for at in range(start, min(end, self.maps))]
-        return maps, differs
+        return maps, differs, restarted
 
-    def _lost(self, reason: str) -> RowsLost:
-        maps, differs = self._again(None)
+    def _lost(self, reason: Exception, maps: list[int], read_again: bool) -> RowsLost:
         return RowsLost(
             f"shuffle {self.name}: {reason}. Write maps {_ranges(maps)} again, and commit",
             maps,
-            differs,
+            read_again,
         )
 
     def _named(self, what: str) -> _Named:

@@ -1,5 +1,6 @@
 //! The process that assigns partitions to servers: the pure master, with connections around it.
 
+mod known;
 mod questions;
 mod visitor;
 
@@ -16,16 +17,17 @@ use treadle_node_wire::encode_shuffled;
 use treadle_reactor::awake;
 use treadle_reactor::thread::{self, lock};
 use treadle_shuffle::{
-    ApplicationId, Leases, Master as Machine, MasterEffect, MasterEvent, Plan, ShuffleId, Standing,
-    Tenant, ToMaster, ToNode,
+    ApplicationId, Leases, Master as Machine, MasterEffect, MasterEvent, ShuffleId, Standing,
+    ToMaster, ToNode,
 };
-use treadle_types::{Runs, WorkerId};
+use treadle_types::WorkerId;
 
+use crate::master::known::Known;
 use crate::master::visitor::Members;
 use crate::protocol::Protocol;
 use crate::records::Records;
 use crate::room::{Room, weight};
-use crate::wire::{self, Hello, Met, Register, Welcome};
+use crate::wire::{self, Hello, Met, Welcome};
 use crate::{SERVICE, ServiceError, config};
 
 /// How often leases are looked at.
@@ -92,17 +94,6 @@ struct Member {
     /// Servers whose addresses it was told.
     met: BTreeSet<u32>,
     is_leaving: bool,
-}
-
-/// A shuffle that has not ended.
-struct Known {
-    tenant: Tenant,
-    is: Register,
-    /// Maps whose rows are lost, and that have not run again since.
-    gone: Runs,
-    differs: bool,
-    /// Where its partitions are, as its members were told last.
-    plan: Option<Arc<Plan>>,
 }
 
 impl ShuffleMaster {
@@ -280,15 +271,28 @@ impl State {
                 )
             });
             match effect {
-                MasterEffect::Send { to, message } => self.send(to.node, &message),
+                MasterEffect::Send { to, message } => {
+                    if let ToNode::Committed {
+                        shuffle,
+                        result: Ok(generation),
+                        ..
+                    } = &message
+                        && let Some(known) = self.shuffles.get_mut(shuffle)
+                    {
+                        known.committed(*generation);
+                    }
+                    self.send(to.node, &message);
+                }
                 MasterEffect::Invalidate {
                     shuffle,
                     maps,
                     outputs,
                 } => {
                     if let Some(known) = self.shuffles.get_mut(&shuffle) {
-                        known.gone = known.gone.union(&maps);
-                        known.differs |= outputs;
+                        known.lost = known.lost.union(&maps);
+                        if outputs && let Some(now) = self.machine.progress(shuffle) {
+                            known.restarted(now.generation);
+                        }
                     }
                 }
                 MasterEffect::NotDeterministic { shuffle, map } => {
@@ -520,7 +524,7 @@ impl State {
             && let Some(known) = self.shuffles.get_mut(&shuffle)
         {
             // Unless the machine says at once that its rows are gone.
-            known.gone.remove(u64::from(map));
+            known.lost.remove(u64::from(map));
         }
         if let ToMaster::Slow { shuffle, server } = &message {
             let application = self.members.get(&from).map(|it| it.hello.application);

@@ -15,7 +15,7 @@ use treadle_net::{Address, ClusterId, NetError, Options, Peer, Wait};
 use treadle_node_shuffle::{Failure, Plane};
 use treadle_node_wire::decode_shuffled;
 use treadle_reactor::thread::{self, caught, lock};
-use treadle_shuffle::{AttemptId, Tally, Tenant, ToMaster};
+use treadle_shuffle::{AttemptId, Generation, Tally, Tenant, ToMaster};
 use treadle_types::{Runs, WorkerId};
 
 use crate::observer::{Observed, Observer};
@@ -73,8 +73,12 @@ pub struct About {
     pub outputs: Runs,
     /// Maps whose rows are lost.
     pub again: Runs,
-    /// A map has returned other rows than before: what was read must be read again.
+    /// A map has returned other rows than before, and nothing was committed since: what was read must be
+    /// read again.
     pub differs: bool,
+    /// The generation in which all began anew, since a map returned other rows. What was read of an earlier
+    /// one must be read again. 0: none.
+    pub restarted: Generation,
 }
 
 /// A process that is connected to the master. Dropping it ends it.
@@ -288,6 +292,7 @@ impl Member {
             outputs: runs(&about.outputs).unwrap_or_default(),
             again: runs(&answer.again).unwrap_or_default(),
             differs: answer.differs,
+            restarted: Generation(answer.restarted),
         })
     }
 

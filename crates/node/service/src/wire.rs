@@ -211,7 +211,7 @@ pub(crate) struct Answer {
     /// Maps that must run again: beginnings and ends of ranges.
     #[prost(uint64, repeated, tag = "5")]
     pub(crate) again: Vec<u64>,
-    /// All that was read must be read again, since a map returned other rows.
+    /// All that was read must be read again: a map returned other rows, and nothing was committed since.
     #[prost(bool, tag = "6")]
     pub(crate) differs: bool,
     /// How many failure domains the servers are in.
@@ -222,6 +222,10 @@ pub(crate) struct Answer {
     /// What the shuffle that has ended had, if it was committed.
     #[prost(message, optional, tag = "9")]
     pub(crate) committed: Option<Counted>,
+    /// The generation in which all began anew, since a map returned other rows. What was read of an earlier
+    /// one must be read again. 0: none.
+    #[prost(uint32, tag = "10")]
+    pub(crate) restarted: u32,
 }
 
 /// Ranges as beginnings and ends.

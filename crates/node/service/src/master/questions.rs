@@ -7,7 +7,8 @@ use treadle_reactor::awake;
 use treadle_shuffle::{ApplicationId, MasterEvent, ShuffleId, Spec, Tenant};
 use treadle_types::{Runs, WorkerId};
 
-use crate::master::{Known, MOST_PARTITIONS, MOST_SHUFFLES, Member, State};
+use crate::master::known::Known;
+use crate::master::{MOST_PARTITIONS, MOST_SHUFFLES, Member, State};
 use crate::wire::{self, Answer, Call, Register, What};
 
 impl State {
@@ -22,9 +23,7 @@ impl State {
             Some(What::About(shuffle)) => match self.shuffles.get(&ShuffleId(shuffle)) {
                 None => Err(format!("there is no shuffle {shuffle}, or it has ended")),
                 Some(known) => {
-                    answer.about = Some(known.is.clone());
-                    answer.again = wire::flat(&known.gone);
-                    answer.differs = known.differs;
+                    known.tell(&mut answer);
                     Ok(())
                 }
             },
@@ -99,14 +98,7 @@ impl State {
         self.records.begun(shuffle, &spec, &is.name, &client);
         self.last_shuffle = shuffle.0;
         self.leases.grant(tenant.application, shuffle, awake::now());
-        let known = Known {
-            tenant,
-            is,
-            gone: Runs::new(),
-            differs: false,
-            plan: None,
-        };
-        self.shuffles.insert(shuffle, known);
+        self.shuffles.insert(shuffle, Known::new(tenant, is));
         answer.shuffle = shuffle.0;
         answer.domains = self.domains();
         Ok(())
@@ -200,7 +192,7 @@ impl State {
                 "generation": progress.generation.0,
                 "committed": progress.is_committed,
                 "groups_with_fewer_copies": fewer.count(),
-                "maps_to_run_again": known.gone.len(),
+                "maps_to_run_again": known.lost.len(),
             }))
         });
         json!({

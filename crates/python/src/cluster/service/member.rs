@@ -32,8 +32,8 @@ pyo3::import_exception!(treadle.shuffle._service_errors, DamagedRows);
 pyo3::import_exception!(treadle.shuffle._service_errors, NoRoom);
 pyo3::import_exception!(treadle.shuffle._service_errors, Superseded);
 
-/// Name, maps, partitions, copies, note, ranges of maps that must run again, and whether a map has
-/// returned other rows than before.
+/// Name, maps, partitions, copies, note, ranges of maps that must run again, whether a map has returned
+/// other rows than before (`About::differs`), and the generation in which all began anew (`About::restarted`).
 type Said<'py> = (
     String,
     u32,
@@ -42,6 +42,7 @@ type Said<'py> = (
     Bound<'py, PyBytes>,
     Vec<(u64, u64)>,
     bool,
+    u32,
 );
 
 /// A process that writes and reads.
@@ -132,6 +133,7 @@ impl ShuffleMember {
             outputs,
             again: Default::default(),
             differs: false,
+            restarted: Generation(0),
         };
         let committed = committed.map(|(rows, bytes, digest)| Tally {
             rows,
@@ -161,9 +163,19 @@ impl ShuffleMember {
             partitions,
             copies,
             differs,
+            restarted,
             ..
         } = about;
-        Ok((name, maps, partitions, copies, note, again, differs))
+        Ok((
+            name,
+            maps,
+            partitions,
+            copies,
+            note,
+            again,
+            differs,
+            restarted.0,
+        ))
     }
 
     /// Says that nobody will read a shuffle any more. Returns the rows, bytes and digest that it had, if it was

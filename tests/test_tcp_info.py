@@ -21,6 +21,7 @@ FREE = {
     "round_trip_seconds": 40e-6,
     "least_round_trip_seconds": 20e-6,
     "in_flight": 3_000_000,
+    "receive_window": 3_000_000,
     "pacing_limit": None,
     "busy": 0.9,
     "receive_window_limited": 0.0,
@@ -55,6 +56,14 @@ FREE = {
             0.1,
             "window",
             "80% of the time the receiver's window was full",
+        ),
+        # Both sides are busy with small pieces, and looks fall between them.
+        (
+            {"receive_window": 16_000, "receive_window_filled": 0.4},
+            1e8,
+            0.9,
+            "window",
+            "never more than 16 kB",
         ),
         ({"send_buffer_limited": 0.8, "in_flight": 12_000}, 1e8, 0.1, "window", "the send buffer"),
         # The receiver is slow, and its window, which is large, full for that.

@@ -224,6 +224,8 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, default=HERE / "out" / "simulated.json")
     args = parser.parse_args()
+    if not args.program.exists():
+        parser.error(f"{args.program} is missing: run `cargo build --release -p treadle-sim`")
     sizes = [1, 2, 8] if args.quick else args.workers
     args.json.parent.mkdir(parents=True, exist_ok=True)
     parameters = args.parameters or args.json.with_name("parameters.txt")

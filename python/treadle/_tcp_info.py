@@ -202,6 +202,9 @@ _BUSY = 0.65
 # A window that is full with less (bytes) is too small, whoever else is busy. A larger one fills also
 # where the receiver is too slow.
 _SMALL = 512 << 10
+# A receiver that never offers more than this keeps both sides busy with small pieces, and is often looked
+# at between them.
+_TINY = 64 << 10
 # A queue that makes the round trip so many times as long belongs to a link that is full.
 _QUEUED = 5.0
 _LONG = 1e-3  # seconds
@@ -239,6 +242,12 @@ def cause_of(seen: dict[str, Any], rate: float, sender: float, receiver: float) 
     waited = max(waited, seen["receive_window_filled"])
     full = max(waited, buffered)
     busy = max(sender, receiver)
+    window = seen["receive_window"]
+    if busy >= _BUSY and full < _LIMITED and 0 < window <= _TINY:
+        return "window", (
+            f"the receiver's window had never more than {window / 1e3:,.0f} kB; "
+            f"the busiest thread has no time left ({busy:.0%}), as pieces are that small"
+        )
     if busy >= _BUSY and not (full >= _LIMITED and seen["in_flight"] < _SMALL):
         who = "sender" if sender >= receiver else "receiver"
         return "processor", f"the {who}'s busiest thread has no time left ({busy:.0%})"

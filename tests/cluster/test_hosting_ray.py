@@ -109,6 +109,37 @@ def test_a_worker_that_is_killed_comes_back(client: treadle.Client) -> None:
     assert client.submit(os.getpid, pure=False).result(timeout=60) != pid
 
 
+def test_a_worker_whose_actor_is_killed_is_started_anew(client: treadle.Client) -> None:
+    assert client.submit(sum, [3]).result(timeout=60) == 3
+    (before,) = client.scheduler_info(-1)["workers"]
+    # A moment in which the scheduler's actor sees that it is ready.
+    (actor,) = ray.get(client._host._scheduler.workers.remote()).values()
+    ray.kill(actor)
+    until(lambda: before not in client.scheduler_info(-1)["workers"], "the loss")
+    assert client.submit(sum, [4]).result(timeout=60) == 4
+
+
+def held(client: treadle.Client) -> int:
+    """How many values are kept for Ray at the workers."""
+
+    def count() -> int:
+        from treadle.hosting import _ray
+
+        return len(_ray._held)
+
+    return sum(client.run(count).values())
+
+
+def test_values_that_cannot_all_be_given_leave_nothing(client: treadle.Client) -> None:
+    def fail() -> None:
+        raise ValueError("not this one")
+
+    futures = [client.submit(np.ones, 1000), client.submit(fail)]
+    with pytest.raises(ValueError, match="not this one"):
+        treadle.to_ray(futures)
+    assert held(client) == 0
+
+
 def test_nodes_that_come_and_go_are_followed(cluster: Any, client: treadle.Client) -> None:
     before = names(client)
     node = cluster.add_node(num_cpus=1, object_store_memory=100_000_000)

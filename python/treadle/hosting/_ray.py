@@ -97,6 +97,11 @@ class _WorkerActor:
             raise RuntimeError(text) from None
         return value
 
+    def forget(self, tokens: Sequence[str]) -> None:
+        """Drop what is here for these tokens."""
+        for token in tokens:
+            _held.pop(token, None)
+
     def close(self) -> None:
         """End the worker."""
         _held.clear()
@@ -106,6 +111,32 @@ class _WorkerActor:
 # References, and values that become objects of Ray, by token, in the process of a worker. Each is in a
 # list: Ray would fetch the value of an argument otherwise.
 _held: dict[str, list[Any]] = {}
+
+
+class _NodeWorker:
+    """The worker of one node, as the actor of the scheduler looks after it."""
+
+    def __init__(self, ray: Any, actor: Any) -> None:
+        self._ray = ray
+        self.actor = actor
+        self.question = actor.ready.remote()
+        self._was_ready = False
+
+    def has_ended(self) -> bool:
+        """Whether it was ready once, and Ray does not start it again, since somebody killed its actor."""
+        answered, _ = self._ray.wait([self.question], timeout=0)
+        if not answered:
+            return False
+        question, self.question = self.question, self.actor.ready.remote()
+        try:
+            self._ray.get(question)
+        except self._ray.exceptions.ActorDiedError:
+            return self._was_ready
+        except self._ray.exceptions.RayError:
+            # Ray starts it again.
+            return False
+        self._was_ready = True
+        return False
 
 
 class _SchedulerActor:
@@ -138,7 +169,7 @@ class _SchedulerActor:
             "insecure": certificates is None,
         }
         self._part = SchedulerPart(ray.util.get_node_ip_address(), **self._credentials)
-        self._workers: dict[str, Any] = {}
+        self._workers: dict[str, _NodeWorker] = {}
         self._closing = threading.Event()
         self._watching = threading.Thread(target=self._watch, daemon=True, name="treadle-nodes")
 
@@ -148,7 +179,7 @@ class _SchedulerActor:
     def start(self) -> None:
         """Start the workers."""
         self._follow()
-        ready = {node: worker.ready.remote() for node, worker in self._workers.items()}
+        ready = {node: worker.question for node, worker in self._workers.items()}
         self._ray.wait(list(ready.values()), num_returns=len(ready), timeout=_START)
         for node, reference in ready.items():
             try:
@@ -180,14 +211,17 @@ class _SchedulerActor:
             self._requested = bundles
 
     def _follow(self) -> None:
-        """Start a worker on each node that is new. The one of a node that is gone has gone with it."""
+        """Start a worker on each node that has none. The one of a node that is gone has gone with it."""
         nodes = {node["NodeID"]: node for node in self._ray.nodes() if node["Alive"]}
         for gone in self._workers.keys() - nodes.keys():
             del self._workers[gone]
+        for ended in [node for node, worker in self._workers.items() if worker.has_ended()]:
+            logger.warning("Somebody killed the actor of %s: it is started anew", _name(ended))
+            del self._workers[ended]
         for node in nodes.keys() - self._workers.keys():
             self._workers[node] = self._start_worker(nodes[node])
 
-    def _start_worker(self, node: Mapping[str, Any]) -> Any:
+    def _start_worker(self, node: Mapping[str, Any]) -> _NodeWorker:
         resources = node["Resources"]
         arguments = {
             "scheduler": self._part.address,
@@ -205,11 +239,12 @@ class _SchedulerActor:
         }
         actor = self._ray.remote(_WorkerActor)
         options = _options(node["NodeID"], max_restarts=-1)
-        return actor.options(**options).remote(self._version, arguments)
+        return _NodeWorker(self._ray, actor.options(**options).remote(self._version, arguments))
 
     def workers(self) -> dict[str, Any]:
         """The actors of the workers, by name."""
-        return {_name(node): worker for node, worker in self._workers.items()}
+        # The thread that looks at nodes may add one meanwhile.
+        return {_name(node): worker.actor for node, worker in list(self._workers.items())}
 
     def stop(self) -> None:
         """End the workers and the scheduler."""
@@ -218,7 +253,7 @@ class _SchedulerActor:
             self._watching.join(2 * _PAUSE)
         if self._requested:
             self._request(0)
-        workers = list(self._workers.values())
+        workers = [worker.actor for worker in self._workers.values()]
         closing = [worker.close.remote() for worker in workers]
         self._ray.wait(closing, num_returns=len(closing), timeout=_HAND_OVER)
         for worker in workers:
@@ -339,6 +374,12 @@ class RayHost(Host):
             text = f"{self} has not stored {len(missing)} values after {_STORING:g} s"
             raise TimeoutError(text)
         return found
+
+    async def forget(self, tokens: Sequence[str]) -> None:
+        """Have the workers drop what they have for these tokens, as far as they can be reached."""
+        workers = await self._get(self._scheduler.workers.remote())
+        for worker in workers.values():
+            worker.forget.remote(tokens)
 
 
 def _cause(error: BaseException) -> str:
@@ -483,13 +524,23 @@ def to_ray(futures: Sequence[Any]) -> list[Any]:
         return []
     client = futures[0].client
     host = _host_of(client)
+    for future in futures:
+        if future.exception() is not None:
+            # Before there is a value of another one that nobody would take.
+            future.result()
     tokens = [f"to_ray-{uuid.uuid4().hex}" for _ in futures]
     given = [
         client.submit(_give, future, token, pure=False)
         for future, token in zip(futures, tokens, strict=True)
     ]
-    places = dict(zip(tokens, client.gather(given), strict=True))
-    found = client.sync(host.given, places)
+    try:
+        places = dict(zip(tokens, client.gather(given), strict=True))
+        found = client.sync(host.given, places)
+    except BaseException:
+        with suppress(Exception):
+            client.cancel(given)
+            client.sync(host.forget, tokens)
+        raise
     return [found[token] for token in tokens]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -202,6 +203,9 @@ class Shuffle:
         with self._named("state"):
             said = self.service._native.about(self.number, self.service._limit(timeout))
         ranges, differs, restarted = said[5:8]
+        if differs and not restarted:
+            # A master of the release before does not say in which: nothing that was read is valid.
+            restarted = sys.maxsize
         maps = [at for start, end in ranges for at in range(start, min(end, self.maps))]
         return maps, differs, restarted
 

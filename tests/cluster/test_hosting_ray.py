@@ -112,7 +112,6 @@ def test_a_worker_that_is_killed_comes_back(client: treadle.Client) -> None:
 def test_a_worker_whose_actor_is_killed_is_started_anew(client: treadle.Client) -> None:
     assert client.submit(sum, [3]).result(timeout=60) == 3
     (before,) = client.scheduler_info(-1)["workers"]
-    # A moment in which the scheduler's actor sees that it is ready.
     (actor,) = ray.get(client._host._scheduler.workers.remote()).values()
     ray.kill(actor)
     until(lambda: before not in client.scheduler_info(-1)["workers"], "the loss")

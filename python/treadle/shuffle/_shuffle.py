@@ -156,9 +156,7 @@ class Shuffle:
                     self.number, self.maps, receipts, left, worker
                 )
             except Again as error:
-                lost, differs, _ = self._again(left)
-                if lost:
-                    raise self._lost(error, lost, differs) from None
+                self._check_lost(error, None, left)
                 continue
             return generation
         raise AssertionError("attempts end with an error")
@@ -179,17 +177,13 @@ class Shuffle:
                     self.number, generation, partition, width, maps, left, worker
                 )
             except Superseded as error:
-                lost, _, restarted = self._again(left)
-                if lost:
-                    raise self._lost(error, lost, restarted > generation) from None
+                self._check_lost(error, generation, left)
                 raise Superseded(
                     f"{error}. Another process has committed it again: take a new reader, with the "
                     "generation that this commit returned"
                 ) from None
             except Again as error:
-                lost, _, restarted = self._again(left)
-                if lost:
-                    raise self._lost(error, lost, restarted > generation) from None
+                self._check_lost(error, generation, left)
                 continue
             return pieces
         raise AssertionError("attempts end with an error")
@@ -209,12 +203,15 @@ class Shuffle:
         maps = [at for start, end in ranges for at in range(start, min(end, self.maps))]
         return maps, differs, restarted
 
-    def _lost(self, reason: Exception, maps: list[int], read_again: bool) -> RowsLost:
-        return RowsLost(
-            f"shuffle {self.name}: {reason}. Write maps {_ranges(maps)} again, and commit",
-            maps,
-            read_again,
-        )
+    def _check_lost(self, error: Exception, generation: int | None, timeout: float) -> None:
+        """Raise RowsLost if maps must run again. ``generation`` is that of a reader; None: of a commit."""
+        maps, differs, restarted = self._again(timeout)
+        if maps:
+            raise RowsLost(
+                f"shuffle {self.name}: {error}. Write maps {_ranges(maps)} again, and commit",
+                maps,
+                differs if generation is None else restarted > generation,
+            ) from None
 
     def _named(self, what: str) -> _Named:
         return _Named(f"shuffle {self.name}, {what}")

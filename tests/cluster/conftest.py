@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import dask.config
 import distributed
 import pytest
 
@@ -109,6 +110,8 @@ def no_client_is_left() -> Iterator[None]:
     for client in left:
         client.close(timeout=SOON)
     assert not left, f"the tests of this module have left clients open: {left}"
+    scheduler = dask.config.get("scheduler", None)
+    assert scheduler is None, f"the tests of this module have left {scheduler} as Dask's scheduler"
 
 
 def lend(shared: Shared, request: pytest.FixtureRequest) -> Iterator[distributed.Client]:

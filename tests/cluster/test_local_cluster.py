@@ -21,6 +21,7 @@ from treadle import Client, LocalCluster
 from treadle.client._connected import Connected
 from treadle.client._scaling import Scaling
 from treadle.supervision import _process, _words
+from treadle.worker import _service
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the cluster is Treadle's")
 
@@ -293,6 +294,29 @@ def test_a_client_that_does_not_get_through_its_start_is_closed(
     assert dask.config.get("scheduler", None) is None
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 0, 1), (0, 2, 1)])
+def test_clients_that_end_in_any_order_leave_no_settings(
+    threads: LocalCluster, order: tuple[int, ...]
+) -> None:
+    names = ["scheduler", "dataframe.shuffle.method", "array.rechunk.method"]
+    before = {name: dask.config.get(name, None) for name in names}
+    aside = Client(threads, set_as_default=False)
+    clients = [Client(threads) for _ in order]
+    aside.close()
+    for which in order:
+        assert dask.config.get("scheduler") == "dask.distributed"
+        clients[which].close()
+    assert {name: dask.config.get(name, None) for name in names} == before
+
+
+def test_clients_that_end_at_the_same_time_leave_no_settings(threads: LocalCluster) -> None:
+    for _ in range(5):
+        clients = [Client(threads) for _ in range(4)]
+        with ThreadPoolExecutor(len(clients)) as executor:
+            list(executor.map(Client.close, clients))
+        assert dask.config.get("scheduler", None) is None
+
+
 def test_what_a_cluster_asks_by_itself_is_no_client(threads: LocalCluster) -> None:
     class Joined(distributed.SchedulerPlugin):
         name = "joined"
@@ -416,3 +440,29 @@ def test_a_deployer_may_derive_from_it() -> None:
         cluster.adapt(minimum=2, maximum=2, **FAST)
         client.wait_for_workers(2, timeout=SOON)
         assert asked == [2]
+
+
+class Slow(distributed.WorkerPlugin):
+    """A plugin that takes a moment, as one that loads a model does."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def setup(self, worker: Any) -> None:
+        await asyncio.sleep(0.4)
+
+
+def test_what_runs_at_a_worker_waits_for_each_of_its_plugins(
+    threads: LocalCluster, monkeypatch: Any
+) -> None:
+    def plugins(dask_worker: Any) -> list[str]:
+        return sorted({"first", "second", "third"} & set(dask_worker.plugins))
+
+    with Client(threads, set_as_default=False) as client:
+        for name in ("first", "second", "third"):
+            client.register_plugin(Slow(name))
+        # Longer than one of them takes, and shorter than all.
+        monkeypatch.setattr(_service, "_SET_UP", 0.6)
+        threads.scale(2)
+        client.wait_for_workers(2, timeout=SOON)
+        assert list(client.run(plugins).values()) == [["first", "second", "third"]] * 2

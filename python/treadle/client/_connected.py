@@ -21,8 +21,6 @@ from dask.typing import no_default
 from treadle import _core, _scheduler_file, _trace
 from treadle._compat.distributed import (
     SchedulerInfo,
-    del_global_client,
-    get_global_client,
     parse_timedelta,
 )
 from treadle._install import Installation, found_by_client, left_by_client
@@ -31,6 +29,7 @@ from treadle._secret import kept
 from treadle._security import named
 from treadle._settings import warn_of_unread
 from treadle.client import _addresses
+from treadle.client._defaults import DefaultSettings
 from treadle.client._demands import Demands, check_options
 from treadle.client._distributed import ClientOfDistributed
 from treadle.client._early import Early
@@ -157,6 +156,7 @@ class Connected(Waiting):
         self._collected = False
         self._events: set[asyncio.Task[None]] = set()
         connected.add(self)
+        self._default_settings = DefaultSettings()
         self._methods = unchosen_methods() if set_as_default else None
         self._installation = found_by_client(self) if set_as_default else None
         super().__init__(
@@ -364,14 +364,10 @@ class Connected(Waiting):
         await self.preloads.teardown()
         for callback in self._periodic_callbacks.values():
             callback.stop()
-        del_global_client(self)
+        # distributed sets the second one, if it is to be the default client.
+        settings = (self._methods, getattr(self, "_set_config", None))
+        self._default_settings.leave(self, [one for one in settings if one is not None])
         self._scheduler_identity = SchedulerInfo()
-        if self._set_as_default and not get_global_client():
-            with suppress(AttributeError), self._set_config:
-                pass  # leaving it undoes it
-            if self._methods is not None:
-                with self._methods:
-                    pass
         if self._installation is not None:
             left_by_client(self, self._installation)
             self._installation = None

@@ -46,7 +46,8 @@ logger = logging.getLogger(__name__)
 
 # Seconds that the sidecar has to say which plugins there are, and these to be set up.
 _PATIENCE = 60.0
-# What clients run finds the plugins set up, unless that takes so long: a plugin may wait for it.
+# What clients run finds the plugins set up, unless one of them takes so many seconds: it may wait
+# for what they run.
 _SET_UP = 10.0
 
 
@@ -97,6 +98,8 @@ class Service:
         self._stopped = False
         self._operations: dict[str, Callable[..., Any]] = {}
         self._is_set_up = asyncio.Event()
+        # What of the user is being set up; None: nothing, or it is still being fetched.
+        self._setting_up: str | None = None
         # What the worker keeps on disk goes with the process.
         self._remove_directory: Callable[[], None] = lambda: None
         # asyncio itself keeps no hold of them.
@@ -174,6 +177,7 @@ class Service:
         if self._preload:
             from treadle._compat.distributed import process_preloads
 
+            self._setting_up = "preload scripts"
             self._preloads = process_preloads(
                 self.worker,
                 self._preload,
@@ -181,6 +185,7 @@ class Service:
                 file_dir=self.worker.local_directory,
             )
             await self._preloads.start()
+            self._setting_up = None
         try:
             names = await self._ask_sidecar("worker_plugins")
         except OSError:
@@ -214,7 +219,19 @@ class Service:
         registered = await self._ask_sidecar("worker_plugin", name=name)
         if registered is not None:
             plugin, number = registered
-            await self._plugins.add(plugin, name, number)
+            self._setting_up = f"plugin {name}"
+            try:
+                await self._plugins.add(plugin, name, number)
+            finally:
+                self._setting_up = None
+
+    async def _wait_until_set_up(self) -> None:
+        while not self._is_set_up.is_set():
+            before = self._setting_up
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._is_set_up.wait(), _SET_UP)
+            if before is not None and self._setting_up == before:
+                return
 
     async def _ask_sidecar(self, operation: str, **kwargs: Any) -> Any:
         return unpack_answer(await ask(self._native, "sidecar", operation, pack(kwargs)))
@@ -361,8 +378,7 @@ class Service:
         if handler is None:
             raise NotImplementedError(f"Treadle's workers do not serve {operation!r}")
         if handler == self._run and not self._is_set_up.is_set():
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._is_set_up.wait(), _SET_UP)
+            await self._wait_until_set_up()
         # What is unpickled may ask which worker it is on.
         worker_here.set(self.worker)
         result = handler(**unpack(argument, opening=True))

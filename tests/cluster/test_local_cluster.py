@@ -449,20 +449,25 @@ class Slow(distributed.WorkerPlugin):
         self.name = name
 
     async def setup(self, worker: Any) -> None:
-        await asyncio.sleep(0.4)
+        if worker.name != 0:
+            await asyncio.sleep(0.8)
 
 
 def test_what_runs_at_a_worker_waits_for_each_of_its_plugins(
     threads: LocalCluster, monkeypatch: Any
 ) -> None:
     def plugins(dask_worker: Any) -> list[str]:
-        return sorted({"first", "second", "third"} & set(dask_worker.plugins))
+        return sorted(set(names) & set(dask_worker.plugins))
 
-    with Client(threads, set_as_default=False) as client:
-        for name in ("first", "second", "third"):
+    names = ["first", "second", "third", "fourth", "fifth"]
+
+    with Client(threads, set_as_default=False) as client, ThreadPoolExecutor(1) as executor:
+        for name in names:
             client.register_plugin(Slow(name))
         # Longer than one of them takes, and shorter than all.
-        monkeypatch.setattr(_service, "_SET_UP", 0.6)
-        threads.scale(2)
-        client.wait_for_workers(2, timeout=SOON)
-        assert list(client.run(plugins).values()) == [["first", "second", "third"]] * 2
+        monkeypatch.setattr(_service, "_SET_UP", 2.0)
+        # It returns when the plugins are set up.
+        executor.submit(threads.scale, 2)
+        answers: dict[str, list[str]] = {}
+        until(lambda: answers.update(client.run(plugins)) or len(answers) == 2, "it has joined")
+        assert list(answers.values()) == [sorted(names)] * 2

@@ -67,7 +67,7 @@ def test_a_client_of_distributed_is_refused_at_once():
         treadle.LocalCluster(processes=False) as cluster,
         pytest.raises(RuntimeError, match=r"use treadle\.Client"),
     ):
-        Client(cluster, timeout=100)
+        Client(cluster, timeout=100, set_as_default=False)
 
 
 def test_closing_twice(new_client):
@@ -403,7 +403,7 @@ def test_a_future_of_before_the_restart_does_no_harm_after_it(fresh_client, even
 def test_some_workers_are_restarted(fresh_client):
     first, second = addresses(fresh_client)
     before = fresh_client.run(os.getpid)
-    found = fresh_client.restart_workers([first])
+    found = fresh_client.restart_workers([first], timeout=SOON)
     assert found == {first: "OK"}
     fresh_client.wait_for_workers(2, timeout=SOON)
     after = set(fresh_client.run(os.getpid).values())

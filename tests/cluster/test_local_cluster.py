@@ -189,6 +189,16 @@ def test_a_worker_that_leaves_does_not_come_back_with_the_others(gate: Gate) -> 
         until(lambda: cluster.observed == {0, 2}, "both are there")
 
 
+def test_a_worker_that_does_not_come_back_is_named() -> None:
+    with (
+        LocalCluster(1, threads_per_worker=1) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        with pytest.raises(distributed.TimeoutError, match="these have not: worker 0"):
+            client.restart_workers(["0"], timeout=0.01)
+        assert client.restart_workers(["0"], timeout=SOON) == {"0": "OK"}
+
+
 def test_nobody_waits_for_a_worker_that_leaves(threads: LocalCluster, gate: Gate) -> None:
     threads.scale(2)
     with Client(threads, set_as_default=False) as client, leaving(client, gate):

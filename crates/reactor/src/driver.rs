@@ -58,12 +58,20 @@ impl Driver {
         Self::new(true, GRACE)
     }
 
-    /// The same, for threads that sleep at once. One nearly always waits.
+    /// The same, for threads that sleep at once. One nearly always waits. The background thread
+    /// leads until the first one does.
     ///
     /// # Errors
     /// As [`Driver::start`].
     pub fn start_attended() -> io::Result<Arc<Self>> {
-        Self::new(false, IDLE)
+        Self::attended(IDLE)
+    }
+
+    fn attended(period: Duration) -> io::Result<Arc<Self>> {
+        let driver = Self::new(false, period)?;
+        // Nobody waits yet, and what comes first would wait for the whole period.
+        driver.leadership.call_standby();
+        Ok(driver)
     }
 
     fn new(spins: bool, period: Duration) -> io::Result<Arc<Self>> {
@@ -239,6 +247,17 @@ mod tests {
     }
 
     const SOON: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn the_background_thread_leads_until_somebody_waits() {
+        let driver = Driver::attended(Duration::from_secs(3600)).unwrap();
+        let until = Instant::now() + SOON;
+        while driver.leadership.leader().is_none() {
+            assert!(Instant::now() < until, "nobody leads");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        driver.retire();
+    }
 
     #[test]
     fn a_source_that_panics_is_told_and_the_others_go_on() {

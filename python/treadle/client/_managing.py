@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 from dask.typing import no_default
@@ -16,6 +17,7 @@ from treadle.client._hosted import Hosted
 from treadle.client._local import LocalCluster, cluster_at
 from treadle.client._scheduler import ask_python
 from treadle.shuffle._history import ShuffleRecord, Shuffles
+from treadle.supervision._process import WorkerProcess
 
 __all__ = ["Managing"]
 
@@ -165,9 +167,22 @@ class Managing(Hosted):
             if not workers.keys() & now.keys() and names <= set(now.values()):
                 return
             if loop.time() > until:
+                there = workers.keys() & now.keys()
+                missing = {workers[address] for address in there} | names - set(now.values())
                 raise _distributed.TimeoutError(
                     f"Waited for {len(workers)} worker(s) to reconnect after restarting, but after "
-                    f"{timeout} s they have not. Consider a longer timeout, or wait_for_workers=False."
+                    f"{timeout:g} s these have not: {_states(cluster, missing)}. Consider "
+                    "a longer timeout, or wait_for_workers=False."
                 )
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.1)
+
+
+def _states(cluster: LocalCluster | None, names: Iterable[str]) -> str:
+    """Name workers, and say what those have printed that this process has started."""
+    states = []
+    for name in sorted(names):
+        worker = cluster.workers.get(name) if cluster is not None else None
+        log = worker.log() if isinstance(worker, WorkerProcess) else ""
+        states.append(f"worker {name}" + (f" has printed:\n{log}\n" if log else ""))
+    return ", ".join(states)

@@ -495,3 +495,16 @@ def test_a_worker_that_cannot_join_at_first_tries_again(dask_client):
         there.cluster.scale(2)
         here.wait_for_workers(2, timeout=SOON)
         assert set(here.run(os.getpid).values()) == set(there.run(os.getpid).values())
+
+
+def test_an_actor_is_of_the_client_that_got_it(dask_client):
+    """A client of Dask is the current one, whose scheduler does not reach Treadle's workers."""
+    there = dask_client(n_workers=1)
+    with treadle.attach(there) as here, there.as_current():
+        assert distributed.get_client() is there
+        actor = here.submit(list, [1], actor=True, pure=False).result(timeout=SOON)
+        actor.append(2).result(timeout=SOON)
+        assert actor.index(2).result(timeout=SOON) == 1
+        # Inside of another value, too.
+        (again,) = here.submit(lambda found: [found], actor, pure=False).result(timeout=SOON)
+        assert again.index(2).result(timeout=SOON) == 1

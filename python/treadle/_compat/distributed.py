@@ -132,6 +132,9 @@ LIBRARY = Library(
             "distributed.core:clean_exception", "raise what a message has of an exception"
         ),
         "client_logger": Contact("distributed.client:logger", "log where its clients log"),
+        "current_client": Contact(
+            "distributed.client:_current_client", "have unpickled actors find their client"
+        ),
         "decompress": Contact("distributed.protocol.compression:decompress", _BROADCAST),
         "del_global_client": Contact(
             "distributed.client:_del_global_client", "leave the list of clients"

@@ -6,9 +6,11 @@ import logging
 import weakref
 from collections.abc import Hashable
 from contextlib import suppress
+from contextvars import Token
 from typing import TYPE_CHECKING, Any
 
 from treadle import _calls
+from treadle._compat.distributed import current_client
 from treadle.client._distributed import ClientOfDistributed
 
 if TYPE_CHECKING:
@@ -74,6 +76,15 @@ class Handlers:
         for topic in list(client._topics):
             with suppress(Exception):
                 client._send_to_scheduler({"op": "subscribe-topic", "topic": topic})
+
+    def make_current(self) -> Token[Any]:
+        """Make the client the current one of this context, until :meth:`restore_current`."""
+        before: Token[Any] = current_client.set(self._client())
+        return before
+
+    def restore_current(self, before: Token[Any]) -> None:
+        """Undo :meth:`make_current`."""
+        current_client.reset(before)
 
     def on_stuck(self, keys: list[Hashable], reason: str) -> None:
         """Nothing moves, and that will not change by itself."""

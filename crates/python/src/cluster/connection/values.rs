@@ -222,8 +222,8 @@ impl ClientConnection {
         }
     }
 
-    /// Calls something with this client as the current one: actors and futures that are unpickled
-    /// belong to it, whichever client is the default one.
+    /// Calls something with this client as the current one: what asks for a client while it is
+    /// unpickled, as actors do, gets this one, whichever is the default one.
     fn with_client_current<T>(
         &self,
         py: Python<'_>,

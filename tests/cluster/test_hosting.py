@@ -463,14 +463,14 @@ def test_it_can_be_detached_when_the_client_of_dask_is_closed(dask_client):
             assert here.submit(sum, [1, 2]).result() == 3
 
 
-def fail_to_join_once():
-    """Have the first worker of Treadle in this process find nobody."""
+def fail_to_join(times=1):
+    """Have the first workers of Treadle in this process find nobody."""
     from treadle.hosting import _worker_parts
 
     own, failed = _worker_parts.ThreadWorker, []
 
     def make(*args, **kwargs):
-        if not failed:
+        if len(failed) < times:
             failed.append(True)
             raise ConnectionError("the scheduler cannot be reached")
         return own(*args, **kwargs)
@@ -479,13 +479,13 @@ def fail_to_join_once():
 
 
 class Unreachable(distributed.WorkerPlugin):
-    """As :func:`fail_to_join_once` in each worker that comes."""
+    """As :func:`fail_to_join` in each worker that comes."""
 
     # Before Treadle's.
     name = "a"
 
     def setup(self, worker):
-        fail_to_join_once()
+        fail_to_join()
 
 
 def test_a_worker_that_cannot_join_at_first_tries_again(dask_client):
@@ -495,6 +495,44 @@ def test_a_worker_that_cannot_join_at_first_tries_again(dask_client):
         there.cluster.scale(2)
         here.wait_for_workers(2, timeout=SOON)
         assert set(here.run(os.getpid).values()) == set(there.run(os.getpid).values())
+
+
+class LongUnreachable(distributed.WorkerPlugin):
+    """Each worker that comes later finds nobody for longer than its first join may take."""
+
+    name = "a"
+
+    def setup(self, worker):
+        from treadle.hosting import _dask, _worker_parts
+
+        if worker.name == 0:
+            return
+        _worker_parts._JOINING = _dask._AGAIN = 0.1
+        fail_to_join(times=4)
+
+
+def test_a_worker_that_cannot_join_for_long_joins_in_the_end(dask_client):
+    there = dask_client(n_workers=1)
+    there.register_plugin(LongUnreachable())
+    with treadle.attach(there) as here:
+        there.cluster.scale(2)
+        here.wait_for_workers(2, timeout=SOON)
+        assert set(here.run(os.getpid).values()) == set(there.run(os.getpid).values())
+    assert not any(there.run(names_of_threads).values())
+
+
+def test_a_worker_that_cannot_join_is_let_alone_once_it_is_detached(dask_client):
+    there = dask_client(n_workers=1)
+    there.register_plugin(Unreachable())
+    there.run(fail_to_join, times=1000)
+    there.run(exec, "from treadle.hosting import _worker_parts as parts; parts._JOINING = 0.1")
+    with pytest.raises(RuntimeError, match=r"cannot start on worker .*: the scheduler cannot"):
+        treadle.attach(there)
+    assert not any(there.run(tasks_of_treadle).values())
+
+
+async def tasks_of_treadle():
+    return [repr(task) for task in asyncio.all_tasks() if "_try_again" in repr(task)]
 
 
 def test_an_actor_is_of_the_client_that_got_it(dask_client):

@@ -7,6 +7,7 @@ import concurrent.futures
 import inspect
 import ipaddress
 import itertools
+import logging
 import pickle
 import secrets
 import sys
@@ -40,7 +41,11 @@ NAME = "treadle"
 _PATIENCE = 5.0
 # Seconds in which the values of a worker that retires move to others.
 _RETIRING = 60.0
+# Seconds after which a worker that could not join tries again.
+_AGAIN = 10.0
 _LOOPBACK = "127.0.0.1"
+
+logger = logging.getLogger("treadle.hosting")
 
 
 # Plugins that start in this process, by Dask's scheduler and their names.
@@ -231,6 +236,7 @@ class HostedWorker(WorkerPlugin):
         self._memory_fraction = memory_fraction
         self._processes = processes
         self._part: Any = None
+        self._trying: asyncio.Task[None] | None = None
         self._is_torn_down = False
 
     def __reduce__(self) -> Any:
@@ -248,7 +254,7 @@ class HostedWorker(WorkerPlugin):
         return eval, (call, names)
 
     async def setup(self, worker: Any) -> None:
-        from treadle.hosting import _beside, _worker_parts
+        from treadle.hosting import _worker_parts
 
         part: Callable[..., Any] = _worker_parts.WorkerPart
         if self._processes:
@@ -272,13 +278,30 @@ class HostedWorker(WorkerPlugin):
                     "processes=True: nothing can be connected to a worker of Dask at inproc://. "
                     "Start the Dask cluster with protocol='tcp://'"
                 )
-            self._part = await made(make, lambda: not self._is_torn_down)
+            await self._begin(worker, make)
         except Exception as error:
+            if isinstance(error, OSError):
+                # Who attaches is told, and has this plugin torn down. A worker that comes later may
+                # reach the scheduler in a while.
+                self._trying = asyncio.create_task(self._try_again(worker, make))
             text = f"Treadle's worker cannot start on worker {worker.address}: {error}"
             raise RuntimeError(text) from error
+
+    async def _begin(self, worker: Any, make: Callable[[], Any]) -> None:
+        from treadle.hosting import _beside
+
+        self._part = await made(make, lambda: not self._is_torn_down)
         # Otherwise the worker ends, or Treadle was detached meanwhile.
         if self._part is not None and self.passes_values and not self._processes:
             _beside.enter(worker)
+
+    async def _try_again(self, worker: Any, make: Callable[[], Any]) -> None:
+        while self._part is None and not self._is_torn_down:
+            await asyncio.sleep(_AGAIN)
+            try:
+                await self._begin(worker, make)
+            except Exception as error:
+                logger.warning("Treadle's worker still cannot start: %s", error)
 
     async def rejoin(self) -> None:
         """Have a worker again where ours has left."""
@@ -289,6 +312,8 @@ class HostedWorker(WorkerPlugin):
         from treadle.hosting import _beside
 
         self._is_torn_down = True
+        if self._trying is not None:
+            self._trying.cancel()
         part, self._part = self._part, None
         if part is not None:
             await off_loop(part.close)

@@ -12,7 +12,8 @@ from treadle._compat.distributed import del_global_client, get_global_client
 
 __all__ = ["DefaultSettings"]
 
-_lock = threading.Lock()
+# A collection may end another client in the same thread.
+_lock = threading.RLock()
 _numbers = itertools.count()
 
 

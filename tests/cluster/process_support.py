@@ -21,9 +21,21 @@ HERE = Path(__file__).parent
 
 
 def send(pid: int, number: int) -> None:
-    """Send a signal to a process that may be gone already."""
+    """Send a signal to a process that may be gone already. One that is to stop has stopped then."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)
+    if number == signal.SIGSTOP:
+        # On a busy machine its threads go on for a moment, and could answer.
+        until(lambda: states_of(pid) <= {"T", "t", "Z", "X"}, f"process {pid} has stopped")
+
+
+def states_of(pid: int) -> set[str]:
+    """The states of a process's threads, as `ps` shows them; none if it is gone."""
+    states = set()
+    for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(OSError):
+            states.add(thread.read_text().rpartition(") ")[2][0])
+    return states
 
 
 def kill(pid: int) -> None:
@@ -120,7 +132,8 @@ class Process:
         return found
 
     def send(self, number: int) -> None:
-        self.process.send_signal(number)
+        if self.process.poll() is None:
+            send(self.process.pid, number)
 
     def wait(self) -> int:
         """The exit status."""

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from client_support import AGAINST, SOON, Gate, pass_gate
-from process_support import HERE
+from process_support import HERE, send
 from waiting import until
 
 LARGE = 2_500_000  # numbers: 20 MB
@@ -156,7 +156,7 @@ def test_whoever_else_has_a_constant_brings_it_when_one_client_has_died(
         until(gate.arrived, "the task runs")
         [holder] = holders(client)
         # It stands still, so it cannot answer; then it dies while it is asked.
-        victim.send_signal(signal.SIGSTOP)
+        send(victim.pid, signal.SIGSTOP)
         kill(client, holder)
         victim.kill()
     finally:

@@ -21,6 +21,7 @@ from pandas.testing import assert_frame_equal
 
 import treadle
 from client_support import AGAINST, SOON, Gate, pass_gate
+from process_support import send
 from shuffle_support import table
 from test_hosting import directories, names_of_threads, open_files, pids
 from treadle.hosting._p2p_run import HostedRun
@@ -170,7 +171,7 @@ def test_a_worker_is_killed_in_the_barrier(there, gate: Gate):
     wait_for_rows(there, gate)
     # One that answers nobody: the barrier waits for what it says of its rows.
     pid = other_pid(there, gate)
-    os.kill(pid, signal.SIGSTOP)
+    send(pid, signal.SIGSTOP)
     gate.open()
     until(lambda: there.run_on_scheduler(barriers)["processing"], "the barrier runs")
     os.kill(pid, signal.SIGKILL)

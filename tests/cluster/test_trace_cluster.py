@@ -21,6 +21,7 @@ from dask.utils_test import inc
 
 import treadle
 from client_support import AGAINST, SOON, Gate, make_client
+from process_support import send
 from treadle import _trace
 from treadle.client import _tracing
 from waiting import until
@@ -339,7 +340,7 @@ def test_a_worker_that_does_not_answer_is_named(
     try:
         with treadle.trace() as trace:
             client.submit(inc, 1, workers=[other]).result()
-            os.kill(process, signal.SIGSTOP)
+            send(process, signal.SIGSTOP)
     finally:
         os.kill(process, signal.SIGCONT)
     (note,) = about(trace)["notes"]

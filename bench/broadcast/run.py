@@ -12,7 +12,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 
 from report import machine, parser, report
 
-MODULES = ("notebook", "large", "constant", "distant", "sweep", "sockets")
+MODULES = ("notebook", "large", "constant", "distant", "joined", "sweep", "sockets")
 
 if __name__ == "__main__":
     report(parser(__doc__, MODULES).parse_args(), machine())

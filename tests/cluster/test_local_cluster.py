@@ -327,6 +327,26 @@ def test_clients_that_end_at_the_same_time_leave_no_settings(threads: LocalClust
         assert dask.config.get("scheduler", None) is None
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_clients_of_dask_and_ours_leave_no_settings(
+    threads: LocalCluster, order: tuple[int, ...]
+) -> None:
+    for _ in range(2):
+        with distributed.LocalCluster(
+            n_workers=0, processes=False, dashboard_address=None
+        ) as theirs:
+            clients = [distributed.Client(theirs), Client(threads)]
+            for which in order:
+                assert dask.config.get("scheduler") == "dask.distributed"
+                clients[which].close()
+            assert dask.config.get("scheduler", None) is None
+        with dask.config.set(scheduler="threads"):
+            Client(threads).close()
+            assert dask.config.get("scheduler") == "threads"
+        Client(threads).close()
+        assert dask.config.get("scheduler", None) is None
+
+
 def test_what_a_cluster_asks_by_itself_is_no_client(threads: LocalCluster) -> None:
     class Joined(distributed.SchedulerPlugin):
         name = "joined"

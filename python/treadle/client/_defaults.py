@@ -22,15 +22,22 @@ class DefaultSettings:
 
     ``dask.config.set`` restores what it found. Clients may end in any order, and two at the same
     time: if the last one undid its own settings only, it could restore those of a client that
-    was made before it and has ended. So it undoes those of the oldest one too.
+    was made before it and has ended. So it undoes those of the first one too.
     """
 
-    # Of the clients that have ended since there was a default client; the newer ones restore less.
-    _oldest: ClassVar[DefaultSettings | None] = None
+    # Of those that have ended since there was no default client; later ones restore less.
+    _first: ClassVar[DefaultSettings | None] = None
 
     def __init__(self) -> None:
         self._number = next(_numbers)
         self._settings: Sequence[AbstractContextManager[Any]] = ()
+        with _lock:
+            there = get_global_client()
+            if there is None:
+                DefaultSettings._first = None
+            # One of distributed does not undo its own if it ends while this one is there.
+            is_foreign = there is not None and not hasattr(there, "_default_settings")
+            self._foreign = getattr(there, "_set_config", None) if is_foreign else None
 
     def leave(self, client: Any, settings: Sequence[AbstractContextManager[Any]]) -> None:
         """Make a client the default one no more.
@@ -45,18 +52,24 @@ class DefaultSettings:
             del_global_client(client)
             if not settings:
                 return
-            oldest = DefaultSettings._oldest
-            if oldest is None or self._number < oldest._number:
-                oldest = self
+            first = DefaultSettings._first
+            if first is None or self._number < first._number:
+                first = self
             if get_global_client():
-                DefaultSettings._oldest = oldest
+                DefaultSettings._first = first
                 return
-            DefaultSettings._oldest = None
+            DefaultSettings._first = None
             self._undo()
-            if oldest is not self:
-                oldest._undo()
+            if first is not self:
+                first._undo()
+            if first._foreign is not None:
+                _undo(first._foreign)
 
     def _undo(self) -> None:
         for setting in reversed(self._settings):
-            with setting:
-                pass  # leaving it undoes it
+            _undo(setting)
+
+
+def _undo(setting: AbstractContextManager[Any]) -> None:
+    with setting:
+        pass  # leaving it undoes it

@@ -327,6 +327,16 @@ def test_clients_that_end_at_the_same_time_leave_no_settings(threads: LocalClust
         assert dask.config.get("scheduler", None) is None
 
 
+def test_a_client_that_ends_in_its_own_block_leaves_no_settings(threads: LocalCluster) -> None:
+    with Client(threads) as first:
+        with Client(threads) as second:
+            second.close()
+            assert dask.config.get("scheduler") == "dask.distributed"
+        first.close()
+        assert dask.config.get("scheduler", None) is None
+    assert dask.config.get("scheduler", None) is None
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_clients_of_dask_and_ours_leave_no_settings(
     threads: LocalCluster, order: tuple[int, ...]

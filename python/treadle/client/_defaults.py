@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from contextvars import Context
 from typing import Any, ClassVar
 
 from treadle._compat.distributed import del_global_client, get_global_client
@@ -32,7 +33,7 @@ class DefaultSettings:
         self._number = next(_numbers)
         self._settings: Sequence[AbstractContextManager[Any]] = ()
         with _lock:
-            there = get_global_client()
+            there = _default_client()
             if there is None:
                 DefaultSettings._first = None
             # One of distributed does not undo its own if it ends while this one is there.
@@ -55,7 +56,7 @@ class DefaultSettings:
             first = DefaultSettings._first
             if first is None or self._number < first._number:
                 first = self
-            if get_global_client():
+            if _default_client() is not None:
                 DefaultSettings._first = first
                 return
             DefaultSettings._first = None
@@ -73,3 +74,11 @@ class DefaultSettings:
 def _undo(setting: AbstractContextManager[Any]) -> None:
     with setting:
         pass  # leaving it undoes it
+
+
+def _default_client() -> Any:
+    """The newest default client that is not closed; None: there is none.
+
+    In a context of its own: the current client of this one may be about to end, in its own block.
+    """
+    return Context().run(get_global_client)

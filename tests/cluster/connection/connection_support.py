@@ -56,6 +56,15 @@ class Handlers:
     def on_call(self, *call: Any) -> None:
         self.told.append(("call", *call))
 
+    def make_current(self) -> str:
+        self.told.append("current")
+        return "before"
+
+    def restore_current(self, before: str) -> None:
+        # A value is unpickled with its own client as the current one.
+        assert self.told.pop() == "current"
+        assert before == "before"
+
     def on_stuck(self, *stuck: Any) -> None:
         self.told.append(("stuck", *stuck))
 

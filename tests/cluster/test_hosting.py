@@ -488,15 +488,6 @@ class Unreachable(distributed.WorkerPlugin):
         fail_to_join()
 
 
-def test_a_worker_that_cannot_join_at_first_tries_again(dask_client):
-    there = dask_client(n_workers=1)
-    there.register_plugin(Unreachable())
-    with treadle.attach(there) as here:
-        there.cluster.scale(2)
-        here.wait_for_workers(2, timeout=SOON)
-        assert set(here.run(os.getpid).values()) == set(there.run(os.getpid).values())
-
-
 class LongUnreachable(distributed.WorkerPlugin):
     """Each worker that comes later finds nobody for longer than its first join may take."""
 
@@ -511,9 +502,10 @@ class LongUnreachable(distributed.WorkerPlugin):
         fail_to_join(times=4)
 
 
-def test_a_worker_that_cannot_join_for_long_joins_in_the_end(dask_client):
+@pytest.mark.parametrize("plugin", [Unreachable, LongUnreachable])
+def test_a_worker_that_cannot_join_at_first_tries_again(dask_client, plugin):
     there = dask_client(n_workers=1)
-    there.register_plugin(LongUnreachable())
+    there.register_plugin(plugin())
     with treadle.attach(there) as here:
         there.cluster.scale(2)
         here.wait_for_workers(2, timeout=SOON)

@@ -103,6 +103,7 @@ def no_client_is_left() -> Iterator[None]:
     if AGAINST != "treadle":
         return
     from treadle import processes
+    from treadle._compat.distributed import current_client
     from treadle.client._connected import connected
 
     processes._close()
@@ -112,6 +113,8 @@ def no_client_is_left() -> Iterator[None]:
     assert not left, f"the tests of this module have left clients open: {left}"
     scheduler = dask.config.get("scheduler", None)
     assert scheduler is None, f"the tests of this module have left {scheduler} as Dask's scheduler"
+    current = current_client.get()
+    assert current is None, f"the tests of this module have left {current} as the current client"
 
 
 def lend(shared: Shared, request: pytest.FixtureRequest) -> Iterator[distributed.Client]:

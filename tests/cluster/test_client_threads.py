@@ -19,13 +19,22 @@ from distributed.client import FutureCancelledError
 
 import stress_client
 from client_support import AGAINST, SOON, inc
+from treadle._compat.distributed import current_client
 from treadle.client._future import Future
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="distributed promises neither")
 
 
-# Signal handlers raise in finalisers of the standard library, too, which report it.
-in_finalisers = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.fixture
+def in_finalisers() -> Iterator[None]:
+    """Signal handlers raise in finalisers of the standard library, too, which report it.
+
+    pytest keeps what is reported, and so the frames of its callers with the futures in them.
+    """
+    before = sys.unraisablehook
+    sys.unraisablehook = sys.__unraisablehook__
+    yield
+    sys.unraisablehook = before
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +177,7 @@ def test_a_future_that_is_cancelled_while_its_end_is_delivered_is_cancelled(clie
         future.result(timeout=SOON)
 
 
-@in_finalisers
+@pytest.mark.usefixtures("in_finalisers")
 @pytest.mark.parametrize("how", ["wakers", "as_completed"])
 def test_interrupts_lose_no_failure(client, how):
     """They come while failures are delivered: the waiting thread calls Python for each of them."""
@@ -200,6 +209,20 @@ def test_interrupts_lose_no_failure(client, how):
         assert sorted(called) == sorted(future.key for future in futures)
 
 
+@pytest.mark.usefixtures("in_finalisers")
+def test_interrupts_leave_no_client_the_current_one(client):
+    """A value is unpickled with its own client as the current one."""
+    signals = stress_client.Signals(seed=1, mean=2e-4)
+    futures = client.map(stress_client.large, range(10))
+    wait(futures, timeout=SOON)
+    with signals.arriving():
+        while signals.count < 1000:
+            signals.interrupt(lambda: client.gather(futures))
+            if current_client.get() is not None:
+                break
+    assert current_client.get() is None
+
+
 def test_ctrl_c_is_not_lost_in_a_finaliser(client):
     """What is raised while a future ends is raised after it."""
     raised = 0
@@ -218,7 +241,7 @@ def test_ctrl_c_is_not_lost_in_a_finaliser(client):
     assert raised == 200
 
 
-@in_finalisers
+@pytest.mark.usefixtures("in_finalisers")
 @pytest.mark.timeout(10 * SOON, method="signal")
 @pytest.mark.parametrize("seed", range(4))
 def test_every_future_ends_and_nothing_is_left(client, seed):

@@ -6,7 +6,6 @@ import logging
 import weakref
 from collections.abc import Hashable
 from contextlib import suppress
-from contextvars import Token
 from typing import TYPE_CHECKING, Any
 
 from treadle import _calls
@@ -26,12 +25,15 @@ of_distributed = logging.getLogger("distributed.client")
 class Handlers:
     """Called by the connection, in whatever thread processes messages. Never raises."""
 
+    # The connection sets it itself while it unpickles: Python code could be interrupted by a signal.
+    current_client = current_client
+
     def __init__(self, client: Client) -> None:
-        self._client = weakref.ref(client)
+        self.client = weakref.ref(client)
 
     def on_call(self, id: int, node: str, operation: str, argument: Any) -> None:  # noqa: A002
         """Somebody asks something."""
-        client = self._client()
+        client = self.client()
         # Once: another thread may be closing the client.
         connection = None if client is None else client._connection
         if client is None or connection is None:
@@ -77,15 +79,6 @@ class Handlers:
             with suppress(Exception):
                 client._send_to_scheduler({"op": "subscribe-topic", "topic": topic})
 
-    def make_current(self) -> Token[Any]:
-        """Make the client the current one of this context, until :meth:`restore_current`."""
-        before: Token[Any] = current_client.set(self._client())
-        return before
-
-    def restore_current(self, before: Token[Any]) -> None:
-        """Undo :meth:`make_current`."""
-        current_client.reset(before)
-
     def on_stuck(self, keys: list[Hashable], reason: str) -> None:
         """Nothing moves, and that will not change by itself."""
         shown = ", ".join(map(repr, keys[:5])) + (", …" if len(keys) > 5 else "")
@@ -93,12 +86,12 @@ class Handlers:
 
     def on_restarted(self) -> None:
         """Everything was dropped."""
-        client = self._client()
+        client = self.client()
         if client is not None:
             client._handle_restart()
 
     def on_closed(self, reason: str) -> None:
         """The connection has ended."""
-        client = self._client()
+        client = self.client()
         if client is not None:
             client._lost_connection(reason)

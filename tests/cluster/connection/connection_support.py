@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 from client_support import SOON
@@ -50,20 +51,16 @@ class State:
 class Handlers:
     """Notes what it is told."""
 
+    current_client: ContextVar[None] = ContextVar("current_client")
+
     def __init__(self) -> None:
         self.told: list[Any] = []
 
     def on_call(self, *call: Any) -> None:
         self.told.append(("call", *call))
 
-    def make_current(self) -> str:
-        self.told.append("current")
-        return "before"
-
-    def restore_current(self, before: str) -> None:
-        # A value is unpickled with its own client as the current one.
-        assert self.told.pop() == "current"
-        assert before == "before"
+    def client(self) -> None:
+        """The client that is the current one while a value is unpickled."""
 
     def on_stuck(self, *stuck: Any) -> None:
         self.told.append(("stuck", *stuck))

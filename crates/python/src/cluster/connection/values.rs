@@ -224,6 +224,9 @@ impl ClientConnection {
 
     /// Calls something with this client as the current one: what asks for a client while it is
     /// unpickled, as actors do, gets this one, whichever is the default one.
+    ///
+    /// No Python code runs between the call and what is around it: a signal handler that raises
+    /// there would leave this client the current one for ever.
     fn with_client_current<T>(
         &self,
         py: Python<'_>,
@@ -233,9 +236,11 @@ impl ClientConnection {
             return call();
         };
         let handlers = handlers.bind(py);
-        let before = handlers.call_method0(intern!(py, "make_current"))?;
+        let current = handlers.getattr(intern!(py, "current_client"))?;
+        let client = handlers.getattr(intern!(py, "client"))?.call0()?;
+        let before = current.call_method1(intern!(py, "set"), (client,))?;
         let called = call();
-        handlers.call_method1(intern!(py, "restore_current"), (before,))?;
+        current.call_method1(intern!(py, "reset"), (before,))?;
         called
     }
 

@@ -154,6 +154,20 @@ class Gate:
         return len(self.arrivals()) >= n
 
 
+class Unpickled:
+    """A value that stays at its worker, and is counted in each process where it is unpickled."""
+
+    count = 0
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.data = bytes(100_000)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        Unpickled.count += 1
+        self.__dict__.update(state)
+
+
 def pass_gate(gate: Gate, value: Any = None, name: object = "somebody") -> Any:
     """Arrive, wait until the gate is open, return `value`."""
     gate.arrive(name)

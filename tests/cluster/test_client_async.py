@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import dask
 import dask.array as da
@@ -16,6 +17,7 @@ import treadle
 from client_support import (
     IS_DASK,
     SOON,
+    Unpickled,
     add,
     client_class,
     connect,
@@ -46,6 +48,19 @@ async def test_map_and_gather(async_client):
     futures = async_client.map(inc, range(10))
     assert await async_client.gather(futures) == list(range(1, 11))
     assert await async_client.gather({"a": futures[0]}) == {"a": 1}
+
+
+@pytest.mark.skipif(IS_DASK, reason="distributed unpickles it")
+async def test_what_a_cancelled_gather_asked_for_is_not_waited_for(async_client):
+    """Answers come in order: what was asked for before would be unpickled before the last one."""
+    futures = async_client.map(Unpickled, range(200))
+    await wait(futures)
+    for _ in range(50):
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(async_client.gather(futures), 0.002)
+    before = Unpickled.count
+    assert (await async_client.gather(futures[-2:]))[0].number == 198
+    assert Unpickled.count == before + 2
 
 
 async def test_scatter(async_client):

@@ -18,7 +18,7 @@ from distributed import as_completed, wait
 from distributed.client import FutureCancelledError
 
 import stress_client
-from client_support import AGAINST, SOON, inc
+from client_support import AGAINST, SOON, Unpickled, inc
 from treadle._compat.distributed import current_client
 from treadle.client._future import Future
 
@@ -221,6 +221,21 @@ def test_interrupts_leave_no_client_the_current_one(client):
             if current_client.get() is not None:
                 break
     assert current_client.get() is None
+
+
+@pytest.mark.usefixtures("in_finalisers")
+def test_what_an_interrupted_gather_asked_for_is_not_waited_for(client):
+    """Answers come in order: what was asked for before would be unpickled before the last one."""
+    signals = stress_client.Signals(seed=1, mean=2e-3)
+    futures = client.map(Unpickled, range(200))
+    wait(futures, timeout=SOON)
+    with signals.arriving():
+        while signals.count < 50:
+            signals.interrupt(lambda: client.gather(futures))
+    before = Unpickled.count
+    assert client.gather(futures[-2:])[0].number == 198
+    # A second signal may come before the fetch is cancelled. If none were, there would be thousands.
+    assert Unpickled.count - before <= 2 * len(futures)
 
 
 def test_ctrl_c_is_not_lost_in_a_finaliser(client):

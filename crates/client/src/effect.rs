@@ -1,5 +1,6 @@
 //! What a client does: to the scheduler, to workers, for the application.
 
+use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -27,6 +28,8 @@ pub enum Effect {
         /// The value's name.
         object: u64,
     },
+    /// Nobody waits for these [`Effect::Get`]s: those that were not sent are not to be.
+    Unwanted(BTreeSet<u64>),
     /// Bring a value to one worker; answered by [`Event::Brought`](crate::Event::Brought).
     Bring(WorkerId, Load),
     /// Bring a value to many; answered by [`Event::Spread`](crate::Event::Spread).

@@ -5,7 +5,7 @@
 //! the value be made again meanwhile, which a notice tells.
 
 use alloc::borrow::ToOwned;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -98,6 +98,25 @@ impl Fetches {
         all.collect()
     }
 
+    /// Takes those of a ticket, and the requests to workers among them.
+    fn take(&mut self, ticket: u64) -> (Vec<Wanted>, BTreeSet<u64>) {
+        let is_its = |wanted: &mut Wanted| wanted.ticket == ticket;
+        let (requested, others): (BTreeMap<_, _>, BTreeMap<_, _>) = mem::take(&mut self.requested)
+            .into_iter()
+            .partition(|(_, wanted)| wanted.ticket == ticket);
+        self.requested = others;
+        let (requests, mut all): (BTreeSet<u64>, Vec<Wanted>) = requested.into_iter().unzip();
+        // A question to the scheduler stays known: its answer comes.
+        for list in self.awaiting.values_mut().chain(self.asked.values_mut()) {
+            all.extend(list.extract_if(.., is_its));
+        }
+        self.awaiting.retain(|_, list| !list.is_empty());
+        let paused = self.paused.extract_if(.., |(_, wanted)| is_its(wanted));
+        all.extend(paused.map(|(_, wanted)| wanted));
+        all.extend(self.to_ask.extract_if(.., is_its));
+        (all, requests)
+    }
+
     /// The local ids of all of them.
     pub(crate) fn ids(&self) -> impl Iterator<Item = u32> + '_ {
         let lists = self.awaiting.values().chain(self.asked.values()).flatten();
@@ -147,6 +166,18 @@ impl<T, V, A> Core<T, V, A> {
         self.ask_who_has(effects);
         self.wake_if_told(effects);
         true
+    }
+
+    /// Stops a fetch that nobody waits for: nothing more is told of it, and its keys are not held.
+    pub fn cancel_fetch(&mut self, ticket: u64, effects: &mut Effects) {
+        let (all, requests) = self.fetches.take(ticket);
+        for wanted in all {
+            self.release_hold(wanted.id, effects);
+        }
+        if !requests.is_empty() {
+            effects.push(Effect::Unwanted(requests));
+        }
+        self.untell(ticket);
     }
 
     fn begin(&mut self, ticket: u64, index: usize, id: u32, effects: &mut Effects) {

@@ -366,6 +366,13 @@ impl<T, V, A> Core<T, V, A> {
         self.inbox.push_back(item);
     }
 
+    /// Takes back what was told of a fetch.
+    pub(crate) fn untell(&mut self, of: u64) {
+        self.inbox.retain(|item| {
+            !matches!(item, Item::Ready(Notification::Fetched { ticket, .. }) if *ticket == of)
+        });
+    }
+
     /// Whether there is something for the application.
     pub fn has_notifications(&self) -> bool {
         !self.inbox.is_empty()

@@ -36,6 +36,8 @@ enum Step {
     Cancel(u8),
     Retry(u8),
     Fetch(u8),
+    /// One of the fetches is not waited for any more.
+    CancelFetch(u8),
     /// A notice of one of the ids.
     Notice(u8, u8),
     Place(u8, u8),
@@ -63,6 +65,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => key.clone().prop_map(Step::Cancel),
         1 => key.clone().prop_map(Step::Retry),
         4 => key.prop_map(Step::Fetch),
+        2 => any::<u8>().prop_map(Step::CancelFetch),
         8 => (any::<u8>(), 0..6u8).prop_map(|(id, how)| Step::Notice(id, how)),
         4 => (any::<u8>(), 0..3u8).prop_map(|(id, count)| Step::Place(id, count)),
         2 => any::<u8>().prop_map(Step::Bring),
@@ -219,6 +222,15 @@ impl Test {
                 Effect::Bring(_, load) => Debt::Brought(load.name),
                 Effect::Spread(workers, load) => Debt::Spread(load.name, workers),
                 Effect::Verify(name, _) => Debt::Verify(name),
+                Effect::Unwanted(requests) => {
+                    // Those that were sent are answered.
+                    let is_sent = |request: u64| request.is_multiple_of(2);
+                    self.model.debts.retain(|debt| match debt {
+                        Debt::Get(request) => is_sent(*request) || !requests.contains(request),
+                        _ => true,
+                    });
+                    continue;
+                }
                 _ => continue,
             };
             self.model.debts.push(debt);
@@ -374,6 +386,15 @@ impl Test {
                 let begun = self.follow(|t, e| t.core.fetch(ticket, [&key[..]].into_iter(), e));
                 if begun.is_ok() {
                     self.model.fetches.insert(ticket);
+                }
+            }
+            Step::CancelFetch(which) => {
+                let count = self.model.fetches.len();
+                let ticket = (count > 0).then(|| usize::from(which) % count);
+                let ticket = ticket.and_then(|nth| self.model.fetches.iter().nth(nth).copied());
+                if let Some(ticket) = ticket {
+                    self.follow(|t, e| t.core.cancel_fetch(ticket, e));
+                    self.model.fetches.remove(&ticket);
                 }
             }
             Step::Notice(which, how) => {

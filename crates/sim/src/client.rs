@@ -357,7 +357,7 @@ impl World {
                     }
                 }
             }
-            Effect::Met(..) => {}
+            Effect::Met(..) | Effect::Unwanted(_) => {}
             Effect::Joined(_) | Effect::Left(..) | Effect::SettledAsked(_) => {
                 return Err("a client hears of casts".into());
             }

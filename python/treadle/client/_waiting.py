@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import itertools
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NoReturn
 
@@ -29,6 +31,9 @@ USABLE = ("running", "connecting", "newly-created")
 
 # Those of the client's coroutine functions that wait for other tasks.
 _WAITS_FOR_TASKS = frozenset(["_gather", "_rebalance", "_replicate", "_scatter"])
+
+# Of fetches.
+_tickets = itertools.count()
 
 
 class Waiting(Counting):
@@ -117,6 +122,7 @@ class Waiting(Counting):
         self,
         keys: list[Hashable],
         done: Callable[[dict[Hashable, Any], dict[Hashable, BaseException]], None],
+        ticket: int | None = None,
     ) -> None:
         """Get the values of finished keys; ``done`` is called in any thread.
 
@@ -129,15 +135,29 @@ class Waiting(Counting):
         if connection is None:
             self._refuse("get values")
         try:
-            connection.fetch(keys, done)
+            connection.fetch(next(_tickets) if ticket is None else ticket, keys, done)
         except KeyError as error:
             raise FutureCancelledError(key=error.args[0], reason="released") from None
+
+    @contextmanager
+    def _fetching(self) -> Iterator[int]:
+        """Yield the ticket of a fetch that is to end with the block, whatever ends that."""
+        ticket = next(_tickets)
+        try:
+            yield ticket
+        except BaseException:
+            # What has not come would hold up what is asked for next.
+            connection = self._connection
+            if connection is not None:
+                connection.cancel_fetch(ticket)
+            raise
 
     async def _fetch(
         self, keys: list[Hashable]
     ) -> tuple[dict[Hashable, Any], dict[Hashable, BaseException]]:
         """Get the values of finished keys, in an event loop."""
-        values, errors = await called_back(partial(self._fetch_then, keys))
+        with self._fetching() as ticket:
+            values, errors = await called_back(partial(self._fetch_then, keys, ticket=ticket))
         return values, errors
 
     def _fetch_now(
@@ -149,8 +169,9 @@ class Waiting(Counting):
         def done(values: dict[Hashable, Any], errors: dict[Hashable, BaseException]) -> None:
             answers.append((values, errors))
 
-        self._fetch_then(keys, done)
-        self._block(lambda: bool(answers), timeout)
+        with self._fetching() as ticket:
+            self._fetch_then(keys, done, ticket)
+            self._block(lambda: bool(answers), timeout)
         values, errors = answers[0]
         return values, errors
 

@@ -5,6 +5,7 @@ States are simple objects here: what `treadle.Client` makes of them is tested el
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -46,6 +47,9 @@ class State:
 
     def done(self) -> bool:
         return self.status not in ("pending", "lost")
+
+
+_tickets = itertools.count()
 
 
 class Handlers:
@@ -101,7 +105,7 @@ def answer(connection: Any, *call: Any) -> tuple[Any, Any]:
 
 def fetched(connection: Any, keys: list[Any]) -> tuple[dict[Any, Any], dict[Any, Any]]:
     results: list[Any] = []
-    connection.fetch(keys, lambda *one: results.append(one))
+    connection.fetch(next(_tickets), keys, lambda *one: results.append(one))
     assert connection.wait(lambda: bool(results), SOON)
     return results[0]
 

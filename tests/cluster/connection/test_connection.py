@@ -293,7 +293,7 @@ def test_a_closed_connection_says_so(connect: Connect) -> None:
     results: list[Any] = []
     state = State("never made")
     connection.submit_call(state.key, state, inc, (1,), {}, {"resources": {"none": 1.0}})
-    connection.fetch([state.key], lambda *one: results.append(one))
+    connection.fetch(1, [state.key], lambda *one: results.append(one))
     connection.close()
     assert connection.closed == "it was closed here"
     assert ("closed", "it was closed here") in handlers.told

@@ -242,7 +242,7 @@ def test_a_value_is_waited_for(connection: Any) -> None:
 def test_values_of_nothing(connection: Any) -> None:
     assert fetched(connection, []) == ({}, {})
     with pytest.raises(KeyError, match="unknown"):
-        connection.fetch(["unknown"], print)
+        connection.fetch(1, ["unknown"], print)
 
 
 def test_values_that_cannot_be_unpickled_are_errors(connection: Any) -> None:

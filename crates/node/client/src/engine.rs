@@ -176,6 +176,7 @@ impl<T> Client<T> {
                 engine.workers.push(worker, Job::Get { request, object });
                 asked.insert(worker);
             }
+            Effect::Unwanted(requests) => engine.workers.cancel(&requests),
             Effect::Bring(worker, load) => {
                 engine.workers.push(worker, Job::Bring(load));
                 asked.insert(worker);

@@ -152,6 +152,13 @@ impl<T> Client<T> {
         begun
     }
 
+    /// As [`Core::cancel_fetch`].
+    pub fn cancel_fetch(&self, ticket: u64) {
+        let engine = &mut *lock(&self.engine);
+        let ((), effects) = self.step(|core, effects| core.cancel_fetch(ticket, effects), None);
+        self.follow(engine, effects);
+    }
+
     /// As [`Core::fetch_again`].
     pub fn fetch_again(&self, ticket: u64, index: usize, key: &[u8]) -> bool {
         let engine = &mut *lock(&self.engine);

@@ -119,6 +119,20 @@ impl Workers {
         }
     }
 
+    /// Drops requests that were not sent. What was sent is answered.
+    pub(super) fn cancel(&mut self, requests: &BTreeSet<u64>) {
+        let is_wanted = |job: &Job| match job {
+            Job::Get { request, .. } => !requests.contains(request),
+            Job::Bring(_) => true,
+        };
+        for worker in self.workers.values_mut() {
+            worker.waiting.retain(is_wanted);
+        }
+        for worker in self.workers.keys().copied().collect::<Vec<_>>() {
+            self.rest(worker);
+        }
+    }
+
     /// Notes that nothing is wanted of a worker, if that is so.
     fn rest(&mut self, worker: WorkerId) {
         let has_work = |worker: &Worker| !worker.waiting.is_empty() || !worker.brought.is_empty();

@@ -87,8 +87,15 @@ impl ClientConnection {
         Ok(())
     }
 
-    /// Gets the values of keys, and calls `done(values, errors)` with two dictionaries.
-    fn fetch(&self, py: Python<'_>, keys: &Bound<'_, PyAny>, done: Py<PyAny>) -> PyResult<()> {
+    /// Gets the values of keys, and calls `done(values, errors)` with two dictionaries. The ticket is
+    /// a number that is used once: the fetch can be cancelled whenever a signal interrupts this.
+    fn fetch(
+        &self,
+        py: Python<'_>,
+        ticket: u64,
+        keys: &Bound<'_, PyAny>,
+        done: Py<PyAny>,
+    ) -> PyResult<()> {
         let client = self.client()?;
         let keys = PyList::new(py, keys.try_iter()?.collect::<PyResult<Vec<_>>>()?)?;
         if keys.is_empty() {
@@ -104,7 +111,6 @@ impl ClientConnection {
             errors: PyDict::new(py).unbind(),
             done,
         };
-        let ticket = client.new_number();
         // First: another thread may process what comes at once.
         self.callbacks().fetches.insert(ticket, fetch);
         let started = py.detach(|| client.fetch(ticket, encoded.iter()));
@@ -113,6 +119,15 @@ impl ClientConnection {
             let key = keys.get_item(index).map(Bound::unbind);
             PyKeyError::new_err(key.unwrap_or_else(|_| py.None()))
         })
+    }
+
+    /// Stops a fetch that nobody waits for: values that were not sent are not sent, and `done` is not
+    /// called.
+    fn cancel_fetch(&self, py: Python<'_>, ticket: u64) {
+        let fetch = self.callbacks().fetches.remove(&ticket);
+        if let (Some(_), Ok(client)) = (&fetch, self.client()) {
+            py.detach(|| client.cancel_fetch(ticket));
+        }
     }
 }
 

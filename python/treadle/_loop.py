@@ -16,7 +16,7 @@ from tornado.ioloop import IOLoop
 
 from treadle import _core
 
-__all__ = ["LoopThread", "call_in", "off_loop"]
+__all__ = ["LoopThread", "call_in", "made_off_loop", "off_loop"]
 
 logger = logging.getLogger(__name__)
 
@@ -165,3 +165,26 @@ async def off_loop(function: Callable[..., _T], *args: Any) -> _T:
         # The interpreter ends: nobody else needs this loop.
         return function(*args)
     return await future
+
+
+async def made_off_loop(make: Callable[[], _T], end: Callable[[_T], object]) -> _T:
+    """Make something in a thread beside the loop's. If nobody waits for it any more, end it.
+
+    The thread goes on when the coroutine is cancelled, and ends what it makes after that itself.
+    """
+    made: list[_T] = []
+    unwanted = threading.Event()
+
+    def make_wanted() -> _T:
+        made.append(make())
+        if unwanted.is_set():
+            end(made[0])
+        return made[0]
+
+    try:
+        return await off_loop(make_wanted)
+    except BaseException:
+        unwanted.set()
+        for one in made:
+            await off_loop(end, one)
+        raise

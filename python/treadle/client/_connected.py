@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import errno
 import logging
@@ -10,13 +11,14 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import dask.config
 from dask.typing import no_default
+from distributed.utils import sync
 
 from treadle import _core, _scheduler_file, _trace
 from treadle._compat.distributed import (
@@ -24,14 +26,14 @@ from treadle._compat.distributed import (
     parse_timedelta,
 )
 from treadle._install import Installation, found_by_client, left_by_client
-from treadle._loop import off_loop
+from treadle._loop import made_off_loop, off_loop
 from treadle._secret import kept
 from treadle._security import named
 from treadle._settings import warn_of_unread
 from treadle.client import _addresses
 from treadle.client._defaults import DefaultSettings
 from treadle.client._demands import Demands, check_options
-from treadle.client._distributed import ClientOfDistributed
+from treadle.client._distributed import ClientOfDistributed, ClosedClientError
 from treadle.client._early import Early
 from treadle.client._handlers import Handlers
 from treadle.client._local import LocalCluster
@@ -81,6 +83,12 @@ class Connected(Waiting):
     _host: Host | None = None
     #: Whether it was attached, and is closed.
     _is_detached = False
+    #: What is to be undone when it is the default client no more.
+    _methods: AbstractContextManager[Any] | None = None
+    #: What starts it.
+    _starting: asyncio.Task[Any] | None = None
+    #: Whether nobody has it, who could close it.
+    _is_abandoned = False
 
     def __init__(
         self,
@@ -157,19 +165,24 @@ class Connected(Waiting):
         self._events: set[asyncio.Task[None]] = set()
         connected.add(self)
         self._default_settings = DefaultSettings()
-        self._methods = unchosen_methods() if set_as_default else None
-        self._installation = found_by_client(self) if set_as_default else None
-        super().__init__(
-            address,
-            loop,
-            timeout,
-            set_as_default,
-            scheduler_file,
-            self._demands.security,
-            asynchronous,
-            name,
-            **kwargs,
-        )
+        try:
+            self._methods = unchosen_methods() if set_as_default else None
+            self._installation = found_by_client(self) if set_as_default else None
+            super().__init__(
+                address,
+                loop,
+                timeout,
+                set_as_default,
+                scheduler_file,
+                self._demands.security,
+                asynchronous,
+                name,
+                **kwargs,
+            )
+        except BaseException:
+            # It goes on in its event loop: Ctrl-C interrupts this thread alone.
+            self._abandon()
+            raise
 
     @property
     def shuffle_servers(self) -> str | None:
@@ -216,10 +229,13 @@ class Connected(Waiting):
     # Beginning
 
     async def _start(self, timeout: Any = no_default, **_kwargs: Any) -> Connected:
+        self._starting = asyncio.current_task()
         self.status = "connecting"
         self._asyncio_loop = asyncio.get_running_loop()
         timeout = parse_timedelta(self._timeout if timeout is no_default else timeout, "s")
         try:
+            if self._is_abandoned:
+                raise ClosedClientError("the client was abandoned while it was made")
             address, credentials = await self._find_scheduler(timeout)
             connection = await self._connect(address, credentials, timeout)
             await self._begin(connection, timeout)
@@ -258,7 +274,7 @@ class Connected(Waiting):
                 insecure=demands.given.insecure,
                 **self._startup_kwargs,
             )
-            self.cluster = await off_loop(make)
+            self.cluster = await made_off_loop(make, LocalCluster._end)
         if self.cluster is not None:
             await self.cluster
             address = self.cluster.scheduler_address
@@ -364,13 +380,8 @@ class Connected(Waiting):
         await self.preloads.teardown()
         for callback in self._periodic_callbacks.values():
             callback.stop()
-        # distributed sets the second one, if it is to be the default client.
-        settings = (self._methods, getattr(self, "_set_config", None))
-        self._default_settings.leave(self, [one for one in settings if one is not None])
+        self._leave_defaults()
         self._scheduler_identity = SchedulerInfo()
-        if self._installation is not None:
-            left_by_client(self, self._installation)
-            self._installation = None
         for task in self._events:
             task.cancel()
         self._forget_all()
@@ -395,6 +406,15 @@ class Connected(Waiting):
             del self.rpc
         self.status = "closed"
 
+    def _leave_defaults(self) -> None:
+        """Make it the default client no more."""
+        # distributed sets the second one, if it is to be the default client.
+        settings = (self._methods, getattr(self, "_set_config", None))
+        self._default_settings.leave(self, [one for one in settings if one is not None])
+        if self._installation is not None:
+            left_by_client(self, self._installation)
+            self._installation = None
+
     def close(self, timeout: Any = no_default) -> Any:
         """End the connection, and the workers if this client started them.
 
@@ -418,14 +438,41 @@ class Connected(Waiting):
         connection = getattr(self, "_connection", None)
         if connection is None or isinstance(connection, Early) or self.status == "closed":
             return
-        if not self.asynchronous:
-            super().__del__()
-            return
         try:
-            self._close_soon()
+            if self.asynchronous:
+                self._close_soon()
+            else:
+                self._abandon()
         except RuntimeError:
-            # Its event loop has ended before it.
+            # Its event loop has ended before it, or the interpreter does.
             connection.close(0.0)
+
+    def _abandon(self) -> None:
+        """Close it without waiting: nobody has it. A finaliser may come where locks are held."""
+        self._is_abandoned = True
+        if not getattr(self, "_asynchronous", True):
+            # `threading.Thread` takes locks itself.
+            _thread.start_new_thread(self._close_abandoned, ())
+
+    def _close_abandoned(self) -> None:
+        runner = self._loop_runner
+        if not runner.is_started():
+            self._leave_defaults()
+            self.status = "closed"
+            return
+        with suppress(Exception):
+            sync(self.loop, self._end_start)
+        with suppress(Exception):
+            runner.stop()
+
+    async def _end_start(self) -> None:
+        starting = self._starting
+        if starting is not None and not starting.done():
+            # It closes what it has begun, and may be at it.
+            if not self._is_ending:
+                starting.cancel()
+            await asyncio.wait([starting])
+        await self._close(fast=True)
 
     def _forget_all(self) -> None:
         """Let all futures know that nothing will come any more."""

@@ -69,12 +69,17 @@ class Sidecar:
         # Calls of `_WAIT` by node, and all others: a loop itself does not keep its tasks.
         self._waiting: defaultdict[str, set[asyncio.Task[None]]] = defaultdict(set)
         self._running: set[asyncio.Task[None]] = set()
-        self._connection = connect(self)
+        # First: the connection may end at once.
+        self._loop = LoopThread("treadle-sidecar", self._loop_ended)
         try:
-            self._loop = LoopThread("treadle-sidecar", self._loop_ended)
-            self._loop.run(self._start())
+            self._connection = connect(self)
+            try:
+                self._loop.run(self._start())
+            except BaseException:
+                self._connection.close()
+                raise
         except BaseException:
-            self._connection.close()
+            self._loop.close()
             raise
 
     async def _start(self) -> None:

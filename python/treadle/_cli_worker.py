@@ -204,8 +204,6 @@ def worker(
         raise click.UsageError("give the scheduler's ADDRESS, or --scheduler-file")
     limit_of_wait = _seconds(death_timeout)
     if supervised:
-        # First of all: who started this process may be gone before it is connected.
-        end_with_input()
         nworkers = None
     count, threads = (1, None) if nworkers is None else nworkers_of(nworkers)
     if count > 1 and not nanny:
@@ -238,8 +236,12 @@ def worker(
     with clear_errors("is the scheduler running?"):
         # Nothing has begun yet: asked to end, it ends.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        directory = _directory_in(local_directory)
+        directory = None
         try:
+            if supervised:
+                # First of all: who started this process may be gone before it is connected.
+                end_with_input()
+            directory = _directory_in(local_directory)
             status = _run(
                 find,
                 str(directory.path),
@@ -267,7 +269,8 @@ def worker(
             click.echo(f"Error: {error}", err=True)
             status = UNREACHED
         finally:
-            directory.remove()
+            if directory is not None:
+                directory.remove()
     _exit(status)
 
 

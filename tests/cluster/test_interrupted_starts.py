@@ -56,7 +56,9 @@ def interrupted(call: Callable[[], Any], when: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("started", [0, 1, 2, 3])
-def test_a_client_that_is_interrupted_while_its_workers_start(started: int) -> None:
+def test_a_client_that_is_interrupted_while_its_workers_start(
+    started: int, capfd: pytest.CaptureFixture[str]
+) -> None:
     """`started` counts their template."""
     before, threads = processes(), loops()
     clients = set(connected)
@@ -71,6 +73,7 @@ def test_a_client_that_is_interrupted_while_its_workers_start(started: int) -> N
     until(lambda: all(client.status == "closed" for client in set(connected) - clients))
     with treadle.Client(n_workers=1, threads_per_worker=1) as client:
         assert client.submit(abs, -1).result(timeout=SOON) == 1
+    assert "Aborted" not in "".join(capfd.readouterr()), "workers that end say nothing"
 
 
 def test_a_client_that_is_interrupted_before_it_is_connected() -> None:

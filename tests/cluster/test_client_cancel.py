@@ -20,6 +20,11 @@ from client_support import (
 )
 
 
+def told(client, workers):
+    """The worker knows what the scheduler has forgotten: commands and calls come to it in order."""
+    assert client.get_worker_logs(workers=workers[:1])
+
+
 def test_a_waiting_task_never_runs(client, workers, gate, eventually):
     blocker = client.submit(pass_gate, gate, name="blocker", workers=workers[:1])
     waiting = client.submit(note, gate, "waiting", blocker, workers=workers[:1])
@@ -28,6 +33,7 @@ def test_a_waiting_task_never_runs(client, workers, gate, eventually):
     assert waiting.cancelled()
     assert waiting.status == "cancelled"
     eventually(lambda: waiting.key not in client.who_has())
+    told(client, workers)
     gate.open()
     wait(blocker, timeout=SOON)
     last = client.submit(note, gate, "last", workers=workers[:1])
@@ -139,7 +145,8 @@ def test_dependencies_that_nobody_wants_any_more_do_not_run(client, workers, gat
     del first
     eventually(lambda: gate.arrived() and second.key in client.who_has())
     client.cancel(second)
-    eventually(lambda: second.key not in client.who_has())
+    eventually(lambda: set(client.who_has()) == {blocker.key})
+    told(client, workers)
     gate.open()
     wait(client.submit(note, gate, "last", workers=workers[:1]), timeout=SOON)
     assert gate.arrivals() == ["blocker", "last"]
@@ -243,6 +250,7 @@ def test_cancelling_many(client, workers, gate, eventually):
     client.cancel(futures)
     assert all(f.cancelled() for f in futures)
     eventually(lambda: set(client.who_has()) == {blocker.key})
+    told(client, workers)
     gate.open()
     wait(blocker, timeout=SOON)
     assert client.submit(inc, 1, workers=workers[:1]).result(timeout=SOON) == 2

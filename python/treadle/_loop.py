@@ -16,7 +16,7 @@ from tornado.ioloop import IOLoop
 
 from treadle import _core
 
-__all__ = ["LoopThread", "call_in", "made_off_loop", "off_loop"]
+__all__ = ["LoopThread", "call_in", "made_apart", "made_off_loop", "off_loop"]
 
 logger = logging.getLogger(__name__)
 
@@ -165,6 +165,41 @@ async def off_loop(function: Callable[..., _T], *args: Any) -> _T:
         # The interpreter ends: nobody else needs this loop.
         return function(*args)
     return await future
+
+
+def made_apart(make: Callable[[], _T], end: Callable[[_T], object]) -> _T:
+    """Make something in a thread of its own. If nobody waits for it any more, end it.
+
+    A signal handler may raise in the main thread at any instruction: there, half of it would be left.
+    """
+    made: list[_T] = []
+    errors: list[BaseException] = []
+    over, unwanted = threading.Event(), threading.Event()
+
+    def run() -> None:
+        try:
+            made.append(make())
+        except BaseException as error:
+            errors.append(error)
+        over.set()
+        if unwanted.is_set():
+            end_made()
+
+    def end_made() -> None:
+        for one in made:
+            end(one)
+
+    try:
+        threading.Thread(target=run, name="treadle-making", daemon=True).start()
+        over.wait()
+    except BaseException:
+        unwanted.set()
+        if over.is_set():
+            end_made()
+        raise
+    if errors:
+        raise errors[0]
+    return made[0]
 
 
 async def made_off_loop(make: Callable[[], _T], end: Callable[[_T], object]) -> _T:

@@ -16,7 +16,7 @@ import pytest
 
 import treadle
 from client_support import SOON
-from treadle._loop import made_off_loop
+from treadle._loop import made_apart, made_off_loop
 from treadle.client import _defaults
 from treadle.client._connected import connected
 from treadle.sidecar import SupervisedSidecar
@@ -56,14 +56,15 @@ def interrupted(call: Callable[[], Any], when: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("started", [0, 1, 2, 3])
-def test_a_client_that_is_interrupted_while_its_workers_start(
-    started: int, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("start", [treadle.Client, treadle.LocalCluster])
+def test_what_is_interrupted_while_its_workers_start(
+    start: type, started: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """`started` counts their template."""
     before, threads = processes(), loops()
     clients = set(connected)
     interrupted(
-        lambda: treadle.Client(n_workers=2, threads_per_worker=1),
+        lambda: start(n_workers=2, threads_per_worker=1),
         lambda: len(processes() - before) >= started,
     )
     until(lambda: processes() <= before, lambda: f"left: {processes() - before}")
@@ -102,6 +103,30 @@ def test_the_finaliser_of_a_client_waits_for_nobody() -> None:
             assert client.status != "closed"
         until(lambda: client.status == "closed")
         assert dask.config.get("scheduler", None) is None
+
+
+def test_what_is_made_for_an_interrupted_thread_is_ended() -> None:
+    making, go_on = threading.Event(), threading.Event()
+    ended: list[str] = []
+
+    def make() -> str:
+        making.set()
+        assert go_on.wait(SOON)
+        return "it"
+
+    interrupted(lambda: made_apart(make, ended.append), making.is_set)
+    assert not ended
+    go_on.set()
+    until(lambda: ended == ["it"], lambda: str(ended))
+
+
+def test_what_cannot_be_made_apart_raises() -> None:
+    def make() -> None:
+        raise ValueError("not this")
+
+    with pytest.raises(ValueError, match="not this"):
+        made_apart(make, print)
+    assert made_apart(lambda: 5, print) == 5
 
 
 @pytest.mark.parametrize("cancelled", ["while it is made", "when it is made"])

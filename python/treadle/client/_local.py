@@ -26,7 +26,7 @@ from distributed.utils import Log, Logs
 
 from treadle import _core
 from treadle._compat.distributed import SchedulerInfo, SpecCluster
-from treadle._loop import off_loop
+from treadle._loop import made_apart, off_loop
 from treadle._names import name_of
 from treadle._secret import kept
 from treadle._security import Certificates, named
@@ -232,7 +232,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         if asynchronous:
             self._begun = asyncio.ensure_future(off_loop(begin))
         else:
-            begin()
+            made_apart(begin, lambda _: self._end())
 
     def _begin(
         self,

@@ -8,9 +8,10 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tornado.ioloop import IOLoop
 
@@ -167,39 +168,55 @@ async def off_loop(function: Callable[..., _T], *args: Any) -> _T:
     return await future
 
 
+class _Making(Generic[_T]):
+    """Something that one thread makes for another, which may give it up. It is ended once then."""
+
+    def __init__(self, make: Callable[[], _T], end: Callable[[_T], object]) -> None:
+        self._make = make
+        self._end = end
+        self._made: list[_T] = []
+        self._unwanted = threading.Event()
+
+    def run(self) -> _T:
+        made = self._make()
+        self._made.append(made)
+        if self._unwanted.is_set():
+            self._end_made()
+        return made
+
+    def give_up(self) -> None:
+        """End it, or have :meth:`run` do that when it is made."""
+        self._unwanted.set()
+        self._end_made()
+
+    def _end_made(self) -> None:
+        try:
+            made = self._made.pop()
+        except IndexError:
+            return
+        self._end(made)
+
+
 def made_apart(make: Callable[[], _T], end: Callable[[_T], object]) -> _T:
     """Make something in a thread of its own. If nobody waits for it any more, end it.
 
     A signal handler may raise in the main thread at any instruction: there, half of it would be left.
     """
-    made: list[_T] = []
-    errors: list[BaseException] = []
-    over, unwanted = threading.Event(), threading.Event()
+    making = _Making(make, end)
+    made: Future[_T] = Future()
 
     def run() -> None:
         try:
-            made.append(make())
+            made.set_result(making.run())
         except BaseException as error:
-            errors.append(error)
-        over.set()
-        if unwanted.is_set():
-            end_made()
-
-    def end_made() -> None:
-        for one in made:
-            end(one)
+            made.set_exception(error)
 
     try:
         threading.Thread(target=run, name="treadle-making", daemon=True).start()
-        over.wait()
+        return made.result()
     except BaseException:
-        unwanted.set()
-        if over.is_set():
-            end_made()
+        making.give_up()
         raise
-    if errors:
-        raise errors[0]
-    return made[0]
 
 
 async def made_off_loop(make: Callable[[], _T], end: Callable[[_T], object]) -> _T:
@@ -207,19 +224,9 @@ async def made_off_loop(make: Callable[[], _T], end: Callable[[_T], object]) -> 
 
     The thread goes on when the coroutine is cancelled, and ends what it makes after that itself.
     """
-    made: list[_T] = []
-    unwanted = threading.Event()
-
-    def make_wanted() -> _T:
-        made.append(make())
-        if unwanted.is_set():
-            end(made[0])
-        return made[0]
-
+    making = _Making(make, end)
     try:
-        return await off_loop(make_wanted)
+        return await off_loop(making.run)
     except BaseException:
-        unwanted.set()
-        for one in made:
-            await off_loop(end, one)
+        await off_loop(making.give_up)
         raise

@@ -450,13 +450,13 @@ class Connected(Waiting):
     def _abandon(self) -> None:
         """Close it without waiting: nobody has it. A finaliser may come where locks are held."""
         self._is_abandoned = True
-        if not getattr(self, "_asynchronous", True):
-            # `threading.Thread` takes locks itself.
-            _thread.start_new_thread(self._close_abandoned, ())
+        # `threading.Thread` takes locks itself.
+        _thread.start_new_thread(self._close_abandoned, ())
 
     def _close_abandoned(self) -> None:
-        runner = self._loop_runner
-        if not runner.is_started():
+        # None: the constructor was not there yet.
+        runner = getattr(self, "_loop_runner", None)
+        if runner is None or not runner.is_started():
             self._leave_defaults()
             self.status = "closed"
             return

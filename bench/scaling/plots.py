@@ -71,18 +71,19 @@ def table(result: dict[str, Any]) -> list[str]:
 
 
 def expert_table(result: dict[str, Any]) -> list[str]:
-    """The report's table: small chunks and workers, and large ones."""
+    """The report's table: small chunks and workers, and large ones with as many cores."""
     rows = []
     for name in EXPERT:
         for engine in COLOURS:
-            small = lines(result, name).get(engine)
-            large = lines(result, name, expert=True).get(engine)
-            if small and large:
-                unit = "tasks/s" if small[-1]["unit"] == "tasks" else "MB/s"
-                rows.append(
-                    f"| {ALL[name].title}, {engine} | {rate(small[-1]):,.0f} | {rate(large[-1]):,.0f} | {unit} |"
-                )
-    head = ["", "| benchmark | small | large | unit |", "| --- | --- | --- | --- |"]
+            small = {point["cores"]: point for point in lines(result, name).get(engine, [])}
+            for large in lines(result, name, expert=True).get(engine, []):
+                if beside := small.get(large["cores"]):
+                    unit = "tasks/s" if large["unit"] == "tasks" else "MB/s"
+                    rows.append(
+                        f"| {ALL[name].title}, {engine} | {large['cores']} | {rate(beside):,.0f} | "
+                        f"{rate(large):,.0f} | {unit} |"
+                    )
+    head = ["", "| benchmark | cores | small | large | unit |", "| --- | --- | --- | --- | --- |"]
     return [*head, *rows] if rows else []
 
 

@@ -30,6 +30,7 @@ from treadle._loop import off_loop
 from treadle._settings import resources_of
 from treadle.client._cluster_options import memory_limit_of
 from treadle.client._local import LocalCluster, cluster_at
+from treadle.client._local_workers import process_worker
 from treadle.client._scheduler_comm import SchedulerComm, identity
 from treadle.supervision import WorkerProcess
 
@@ -104,7 +105,7 @@ class Worker(ProcessInterface):
         self.name = name
         self._scheduler = scheduler
         self._make = partial(
-            LocalCluster._process_worker,
+            process_worker,
             name=str(name),
             threads=nthreads,
             limit=memory_limit_of(memory_limit, 1),

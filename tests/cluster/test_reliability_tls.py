@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import dask.array as da
+import distributed
 import numpy as np
 import pytest
 
@@ -82,13 +83,26 @@ def test_casts_with_certificates(tls, start):
 def test_certificates_of_another_authority_are_refused(tls, start, certs):
     scheduler, _prefix, paths = tls
     other_prefix, other_paths = certs("theirs")
-    assert "certificate" in refused(scheduler.address, certificates=other_paths)
+    text = refused(scheduler.address, certificates=other_paths)
+    assert "certificate" in text
+    # It would not get in later either.
+    assert "Timed out" not in text
     worker = start("worker", scheduler.address, "--tls", other_prefix)
     assert worker.wait() == 1
     assert "certificate" in worker.output
     assert "Traceback" not in worker.output
     with client_class()(scheduler.address, certificates=paths) as client:
         assert client.scheduler_info()["workers"] == {}
+
+
+def test_a_scheduler_of_distributed_with_tls_is_no_scheduler_of_ours():
+    security = distributed.Security.temporary()
+    with distributed.LocalCluster(
+        n_workers=0, security=security, dashboard_address=":0"
+    ) as cluster:
+        text = refused(cluster.scheduler_address, security=security)
+    assert "treadle.attach" in text
+    assert "Timed out" not in text
 
 
 def test_plain_text_to_a_port_with_certificates_is_refused(tls, start):

@@ -24,6 +24,7 @@ from distributed import Status, Worker
 import treadle
 from schedulers_of_tests import scheduler_of
 from treadle.client import LocalCluster
+from treadle.client._local_workers import process_worker, thread_worker
 
 # Seconds for a cluster's workers to join.
 PATIENCE = 60.0
@@ -128,7 +129,7 @@ async def start_threads(cluster: LocalCluster, own: Mapping[str, Any]) -> Any:
     """Start a worker on threads of this process, as `distributed.Worker` would be."""
     name, *rest = common(own)
     worker = await asyncio.to_thread(
-        cluster._thread_worker, name, *rest, listen=f"{own.get('host') or '127.0.0.1'}:0"
+        thread_worker, cluster, name, *rest, listen=f"{own.get('host') or '127.0.0.1'}:0"
     )
     cluster.workers[name] = worker
     service = worker._service
@@ -142,7 +143,7 @@ async def start_process(cluster: LocalCluster, own: Mapping[str, Any]) -> Any:
     name, *rest = common(own)
     if parent := own.get("local_directory"):
         os.makedirs(parent, exist_ok=True)
-    make = partial(cluster._process_worker, directory=str(parent) if parent else None)
+    make = partial(process_worker, cluster, directory=str(parent) if parent else None)
     worker = cluster.workers[name] = await asyncio.to_thread(make, name, *rest)
     return worker
 

@@ -57,11 +57,13 @@ impl<T> Idle<T> {
         self.remove(class, VecDeque::pop_front)
     }
 
-    /// Gives up what has been idle for `age` or longer.
-    pub(crate) fn expire(&mut self, age: Duration) -> Vec<T> {
+    /// Gives up what has been idle for `age` or longer, the oldest first, until that makes `enough` bytes.
+    pub(crate) fn expire(&mut self, age: Duration, enough: usize) -> Vec<T> {
         let now = Instant::now();
         let mut expired = Vec::new();
-        while let Some((class, since)) = self.oldest()
+        let before = self.bytes;
+        while before - self.bytes < enough
+            && let Some((class, since)) = self.oldest()
             && now.saturating_duration_since(since) >= age
         {
             expired.extend(self.remove(class, VecDeque::pop_front));
@@ -128,9 +130,13 @@ mod tests {
         for (class, item) in [(10, 'a'), (20, 'b')] {
             idle.put(class, class, item);
         }
-        assert!(idle.expire(Duration::from_secs(3600)).is_empty());
+        assert!(idle.expire(Duration::from_secs(3600), 100).is_empty());
         assert_eq!(idle.bytes(), 30);
-        assert_eq!(idle.expire(Duration::ZERO), ['a', 'b']);
+        assert!(idle.expire(Duration::ZERO, 0).is_empty());
+        assert_eq!(idle.expire(Duration::ZERO, 1), ['a']);
+        assert_eq!(idle.bytes(), 20);
+        idle.put(10, 10, 'c');
+        assert_eq!(idle.expire(Duration::ZERO, usize::MAX), ['b', 'c']);
         assert_eq!(idle.bytes(), 0);
     }
 }

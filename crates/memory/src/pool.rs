@@ -104,8 +104,21 @@ impl Pool {
 
     /// Gives what nobody has used for `age` back to the system.
     pub fn expire(&self, age: Duration) {
-        let expired = self.idle().map(|mut idle| idle.expire(age));
+        self.give_back(age, usize::MAX);
+    }
+
+    /// The same, the oldest first, until that makes `enough` bytes. Returns how many it makes.
+    pub fn give_back(&self, age: Duration, enough: usize) -> usize {
+        let Some(mut idle) = self.idle() else {
+            return 0;
+        };
+        let before = idle.bytes();
+        let expired = idle.expire(age, enough);
+        let given = before - idle.bytes();
+        // Unmapping takes long: it is done after the lock.
+        drop(idle);
         drop(expired);
+        given
     }
 
     /// How much is kept for reuse now, in bytes.

@@ -275,8 +275,18 @@ impl Segments {
 
     /// Gives idle memory that nobody has used for `age` back to the system.
     pub fn expire(&self, age: Duration) {
-        let expired = self.state().idle.expire(age);
+        self.give_back(age, usize::MAX);
+    }
+
+    /// The same, the oldest first, until that makes `enough` bytes. Returns how many it makes.
+    pub fn give_back(&self, age: Duration, enough: usize) -> usize {
+        let mut state = self.state();
+        let before = state.idle.bytes();
+        let expired = state.idle.expire(age, enough);
+        let given = before - state.idle.bytes();
+        drop(state);
         drop(expired);
+        given
     }
 
     /// How much there is now.

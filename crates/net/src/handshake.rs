@@ -55,6 +55,9 @@ pub enum HandshakeError {
     /// The connection ended in the middle.
     #[error("the peer closed the connection during the handshake{0}")]
     Closed(&'static str),
+    /// One side refuses the other's certificate, or does not speak TLS.
+    #[error("{0}")]
+    Tls(String),
     /// A socket call failed.
     #[error("{0}")]
     Connect(String),

@@ -220,6 +220,11 @@ fn broken(error: &io::Error, stream: &Stream) -> HandshakeError {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
             HandshakeError::Closed(hint(stream))
         }
+        io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidData
+            if matches!(stream, Stream::Tls(..)) =>
+        {
+            HandshakeError::Tls(error.to_string())
+        }
         _ => HandshakeError::Connect(error.to_string()),
     }
 }

@@ -312,7 +312,8 @@ fn explain(error: rustls::Error) -> io::Error {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         ) => (
             io::ErrorKind::PermissionDenied,
-            "the peer's certificate does not carry the name of a node",
+            "the peer's certificate is none of `treadle certs`: it does not carry the name of a node. The \
+             address may be that of another program. To use a scheduler of distributed, see treadle.attach",
         ),
         InvalidCertificate(_) => (
             io::ErrorKind::PermissionDenied,

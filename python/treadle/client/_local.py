@@ -42,15 +42,14 @@ from treadle.client._cluster_options import (
 )
 from treadle.client._demands import security_of_cluster
 from treadle.client._inherited import inherited
+from treadle.client._local_workers import ByName, process_worker, thread_worker
 from treadle.client._scaling import FAREWELL, Adaptive, Scaling
 from treadle.client._scheduler_comm import SchedulerComm, identity
 from treadle.shuffle._journal import Journal, path_of
 from treadle.sidecar import SupervisedSidecar
 from treadle.supervision import (
     Death,
-    Template,
     WorkerProcess,
-    arguments_of,
     tell,
     template_of,
     wait_for_asides,
@@ -67,15 +66,6 @@ _PAUSE = 0.005
 
 # Seconds for whoever reads what workers printed.
 _LAST_WORDS = 0.5
-
-
-class _ByName(dict[str, Any]):
-    """Workers by name. distributed's names of local workers are numbers."""
-
-    def __missing__(self, name: Any) -> Any:
-        if isinstance(name, int):
-            return self[str(name)]
-        raise KeyError(name)
 
 
 class LocalCluster(SpecCluster):  # type: ignore[misc]
@@ -194,7 +184,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         self._loop: Any = self._loop_runner.loop if asynchronous else None
         self.scheduler_comm = SchedulerComm(self)
         #: The workers by name, which is text here; numbers are found, too.
-        self.workers: dict[str, Any] = _ByName()
+        self.workers: dict[str, Any] = ByName()
         self._i = 0
         self._scaling = Scaling(self)
         self._in_process = in_process
@@ -212,7 +202,8 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         self._server: Any = None
         self._sidecar: SupervisedSidecar | None = None
         self._make_worker: Callable[..., Any] = partial(
-            self._thread_worker if in_process else self._process_worker,
+            thread_worker if in_process else process_worker,
+            self,
             threads=threads,
             limit=limit,
             resources=checked,
@@ -323,57 +314,6 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             timeout=self._timeout,
             **self._credentials.of("scheduler"),
         )
-
-    def _thread_worker(
-        self,
-        name: str,
-        threads: int,
-        limit: int,
-        resources: Mapping[str, float],
-        listen: str | None = None,
-    ) -> ThreadWorker:
-        return ThreadWorker(
-            self.scheduler_address,
-            listen=listen,
-            name=name,
-            nthreads=threads,
-            memory_limit=limit,
-            directory=self._directory_of(name),
-            resources=resources,
-            **self._credentials.of("worker"),
-        )
-
-    def _process_worker(
-        self,
-        name: str,
-        threads: int,
-        limit: int,
-        resources: Mapping[str, float],
-        template: Template | None = None,
-        directory: str | None = None,
-    ) -> WorkerProcess:
-        directory = directory or self._directory_of(name)
-        arguments = arguments_of(
-            self.scheduler_address,
-            # They end with this process, which has the scheduler: as long as it is stopped, they wait.
-            *("--scheduler-timeout", "1e9"),
-            name=name,
-            nthreads=threads,
-            memory_limit=limit,
-            resources=resources,
-            directory=directory,
-            secret_file=self.secret_file,
-            tls=self._credentials.prefix("worker"),
-            insecure=self._credentials.insecure,
-        )
-        return WorkerProcess(
-            name, arguments, self._died, template, environment=inherited, directory=directory
-        )
-
-    def _directory_of(self, name: str) -> str:
-        path = os.path.join(self.directory, f"worker-{name}")
-        os.makedirs(path, exist_ok=True)
-        return path
 
     def _died(self, death: Death) -> None:
         """Tell the scheduler, which only knows that a connection has ended."""

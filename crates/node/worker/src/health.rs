@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use treadle_memory::{Ledger, Registration, Segments};
+use treadle_memory::{Ledger, Pool, Registration, Segments};
 use treadle_messages::FromWorker;
 use treadle_node_broadcast::Plane;
 use treadle_reactor::thread::lock;
@@ -121,14 +121,17 @@ impl Default for Looks {
 pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) -> Looks {
     let measure = || {
         let health = Health::of(inner);
+        let shared = Segments::global().stats();
         Taken {
             process: health.process,
+            free: (Pool::global().idle_bytes() + shared.idle_bytes) as u64,
             others: health.others,
         }
     };
     let Taken {
         process,
         mut others,
+        ..
     } = reclaim.reclaim(inner.options.memory, measure);
     // A process that keeps its size, and is far from its limit, is looked at as one at rest.
     let is_moving = reclaim.is_moving();

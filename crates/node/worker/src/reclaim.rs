@@ -1,8 +1,9 @@
 //! Memory that the process has and does not use goes back to the system.
 //!
 //! Fresh pages cost more than anything that short tasks do with them, so what was freed is kept for a
-//! while; but not while the process grows, or its peak would be that of its values and of what is
-//! free, too.
+//! while; but not while the process uses more than ever, or its peak would be that of its values and of
+//! what is free, too. Work that was done before needs as much as it did then, and in other pieces: for
+//! that, what is free may come on top of the most that was used, up to a quarter of it.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use treadle_memory::{Pool, Segments, trim_heap};
 const KEPT_ROOMY: Duration = Duration::from_secs(10);
 /// The same while it takes more.
 const KEPT: Duration = Duration::from_secs(1);
-/// How long freed buffers are kept while the process grows.
+/// How long freed buffers are kept while the process uses more than ever.
 const KEPT_GROWING: Duration = Duration::from_millis(20);
 /// How much more memory than after the last time the process takes beside its values before the
 /// allocator is asked to give some back, in bytes.
@@ -23,6 +24,8 @@ const SLACK: u64 = 8 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
     pub(super) process: u64,
+    /// Of these, what is free, and kept for what comes next.
+    pub(super) free: u64,
     /// Beside its values.
     pub(super) others: u64,
 }
@@ -30,7 +33,7 @@ pub(super) struct Taken {
 /// What is known of the process's memory from earlier, in bytes.
 #[derive(Debug, Default)]
 pub(super) struct Reclaim {
-    /// The most that the process took.
+    /// The most that the process used.
     most: u64,
     /// The least that it took beside its values since the allocator was last asked.
     least: u64,
@@ -50,13 +53,16 @@ impl Reclaim {
         self.moved = taken.process.abs_diff(self.last);
         self.last = taken.process;
         let grows = self.grows(taken);
-        let kept = match grows {
-            true => KEPT_GROWING,
-            false if limit == 0 || taken.process < limit / 2 => KEPT_ROOMY,
-            false => KEPT,
-        };
-        Pool::global().expire(kept);
-        Segments::global().expire(kept);
+        let beyond = taken.process.saturating_sub(self.most + self.most / 4);
+        if grows {
+            expire(KEPT_GROWING);
+        } else if beyond > 0 {
+            give_back(KEPT_GROWING, beyond);
+        } else if limit == 0 || taken.process < limit / 2 {
+            expire(KEPT_ROOMY);
+        } else {
+            expire(KEPT);
+        }
         if !self.is_due(taken, grows, Instant::now()) {
             return taken;
         }
@@ -69,8 +75,7 @@ impl Reclaim {
     /// Gives back all that is kept for what comes next; the answer is as that of
     /// [`reclaim`](Self::reclaim).
     pub(super) fn give_back(&mut self, measure: impl Fn() -> Taken) -> Taken {
-        Pool::global().expire(Duration::ZERO);
-        Segments::global().expire(Duration::ZERO);
+        expire(Duration::ZERO);
         trim_heap();
         let taken = measure();
         self.trimmed(taken);
@@ -83,11 +88,12 @@ impl Reclaim {
         self.moved > SLACK
     }
 
-    /// Whether the process takes more than ever, and not just what differs from one time to the next.
+    /// Whether the process uses more than ever, and not just what differs from one time to the next.
     fn grows(&mut self, taken: Taken) -> bool {
-        let grows = taken.process > self.most + (self.most / 32).max(SLACK);
+        let used = taken.process.saturating_sub(taken.free);
+        let grows = used > self.most + (self.most / 32).max(SLACK);
         if grows {
-            self.most = taken.process;
+            self.most = used;
         }
         grows
     }
@@ -109,6 +115,19 @@ impl Reclaim {
     }
 }
 
+/// Gives back the freed buffers that nobody has used for `age`.
+fn expire(age: Duration) {
+    Pool::global().expire(age);
+    Segments::global().expire(age);
+}
+
+/// The same, until that makes so many bytes.
+fn give_back(age: Duration, enough: u64) {
+    let enough = usize::try_from(enough).unwrap_or(usize::MAX);
+    let given = Pool::global().give_back(age, enough);
+    Segments::global().give_back(age, enough.saturating_sub(given));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,6 +135,7 @@ mod tests {
     fn taken(others: u64) -> Taken {
         Taken {
             process: 300 << 20,
+            free: 0,
             others: others << 20,
         }
     }
@@ -149,6 +169,7 @@ mod tests {
         let mut moves = |process: u64| {
             let taken = || Taken {
                 process: process << 20,
+                free: 0,
                 others: 0,
             };
             reclaim.reclaim(0, taken);
@@ -159,6 +180,23 @@ mod tests {
         assert!(moves(200));
         assert!(!moves(200));
         assert!(moves(100));
+    }
+
+    #[test]
+    fn a_process_grows_by_what_it_uses() {
+        let mut reclaim = Reclaim::default();
+        let mut grows = |process: u64, free: u64| {
+            reclaim.grows(Taken {
+                process: process << 20,
+                free: free << 20,
+                others: 0,
+            })
+        };
+        assert!(grows(1000, 0));
+        assert!(!grows(1000, 900));
+        assert!(!grows(1200, 200), "the same again, beside what is free");
+        assert!(!grows(1020, 0));
+        assert!(grows(1200, 100));
     }
 
     #[test]

@@ -1,0 +1,81 @@
+"""How a local cluster makes its workers: as threads of this process, or as processes of this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from treadle.client._inherited import inherited
+from treadle.supervision import Template, WorkerProcess, arguments_of
+from treadle.worker._thread import ThreadWorker
+
+if TYPE_CHECKING:
+    from treadle.client._local import LocalCluster
+
+__all__ = ["ByName", "process_worker", "thread_worker"]
+
+
+class ByName(dict[str, Any]):
+    """Workers by name. distributed's names of local workers are numbers."""
+
+    def __missing__(self, name: Any) -> Any:
+        if isinstance(name, int):
+            return self[str(name)]
+        raise KeyError(name)
+
+
+def thread_worker(
+    cluster: LocalCluster,
+    name: str,
+    threads: int,
+    limit: int,
+    resources: Mapping[str, float],
+    listen: str | None = None,
+) -> ThreadWorker:
+    """Start a worker on threads of this process; ``limit`` is in bytes."""
+    return ThreadWorker(
+        cluster.scheduler_address,
+        listen=listen,
+        name=name,
+        nthreads=threads,
+        memory_limit=limit,
+        directory=_directory_of(cluster, name),
+        resources=resources,
+        **cluster._credentials.of("worker"),
+    )
+
+
+def process_worker(
+    cluster: LocalCluster,
+    name: str,
+    threads: int,
+    limit: int,
+    resources: Mapping[str, float],
+    template: Template | None = None,
+    directory: str | None = None,
+) -> WorkerProcess:
+    """Start a worker process, which is replaced when it dies; ``limit`` is in bytes."""
+    directory = directory or _directory_of(cluster, name)
+    arguments = arguments_of(
+        cluster.scheduler_address,
+        # They end with this process, which has the scheduler: as long as it is stopped, they wait.
+        *("--scheduler-timeout", "1e9"),
+        name=name,
+        nthreads=threads,
+        memory_limit=limit,
+        resources=resources,
+        directory=directory,
+        secret_file=cluster.secret_file,
+        tls=cluster._credentials.prefix("worker"),
+        insecure=cluster._credentials.insecure,
+    )
+    return WorkerProcess(
+        name, arguments, cluster._died, template, environment=inherited, directory=directory
+    )
+
+
+def _directory_of(cluster: LocalCluster, name: str) -> str:
+    path = os.path.join(cluster.directory, f"worker-{name}")
+    os.makedirs(path, exist_ok=True)
+    return path

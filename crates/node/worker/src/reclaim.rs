@@ -9,8 +9,11 @@ use std::time::{Duration, Instant};
 
 use treadle_memory::{Pool, Segments, trim_heap};
 
-/// How long freed memory is kept for what comes next, while the process takes less than half of its
-/// limit. jemalloc keeps pages for as long.
+/// How long freed memory is kept for what comes next, while the process takes less than a quarter of its
+/// limit: somebody may look at a result before they compute the next one.
+const KEPT_IDLE: Duration = Duration::from_secs(30);
+/// The same while it takes less than half of its limit, or there is none. jemalloc keeps pages for as
+/// long.
 const KEPT_ROOMY: Duration = Duration::from_secs(10);
 /// The same while it takes more.
 const KEPT: Duration = Duration::from_secs(1);
@@ -58,10 +61,8 @@ impl Reclaim {
             expire(KEPT_GROWING);
         } else if beyond > 0 {
             give_back(KEPT_GROWING, beyond);
-        } else if limit == 0 || taken.process < limit / 2 {
-            expire(KEPT_ROOMY);
         } else {
-            expire(KEPT);
+            expire(kept(taken.process, limit));
         }
         if !self.is_due(taken, grows, Instant::now()) {
             return taken;
@@ -112,6 +113,17 @@ impl Reclaim {
     fn trimmed(&mut self, taken: Taken) {
         self.least = taken.others;
         self.above = None;
+    }
+}
+
+/// How long a process that takes so many bytes keeps freed buffers.
+fn kept(process: u64, limit: u64) -> Duration {
+    if process < limit / 4 {
+        KEPT_IDLE
+    } else if process < limit / 2 || limit == 0 {
+        KEPT_ROOMY
+    } else {
+        KEPT
     }
 }
 
@@ -180,6 +192,14 @@ mod tests {
         assert!(moves(200));
         assert!(!moves(200));
         assert!(moves(100));
+    }
+
+    #[test]
+    fn the_more_a_process_takes_the_shorter_it_keeps_what_is_free() {
+        assert_eq!(kept(24, 100), KEPT_IDLE);
+        assert_eq!(kept(25, 100), KEPT_ROOMY);
+        assert_eq!(kept(50, 100), KEPT);
+        assert_eq!(kept(50, 0), KEPT_ROOMY);
     }
 
     #[test]

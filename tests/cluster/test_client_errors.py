@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import re
+import subprocess
 import sys
+import textwrap
 import threading
 import traceback
 import warnings
@@ -14,7 +17,7 @@ import distributed
 import pytest
 from distributed import wait
 
-from client_support import SOON, add, distributed_fails, div, fail, identity, inc
+from client_support import SOON, add, client_class, distributed_fails, div, fail, identity, inc
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -93,6 +96,48 @@ def test_the_traceback_shows_the_users_frames(client):
     assert names[-2:] == ["outer", "inner"]
     lines = [frame.line for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert lines[-1] == 'raise KeyError("from the inside", x)'
+
+
+IPYTHON = """
+import sys
+from IPython.core.ultratb import FormattedTB
+
+shown = FormattedTB(mode="Context").structured_traceback(*sys.exc_info())
+print("\\n".join(shown))
+"""
+
+
+def test_ipython_shows_the_traceback(client, tmp_path):
+    # A process of its own: IPython looked for an instruction of the frames for ever.
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+from {client_class().__module__} import {client_class().__name__} as Client
+
+def divide(x):
+    return 1 / x
+
+client = Client({client.scheduler.address!r}, set_as_default=False)
+try:
+    client.submit(divide, 0).result()
+except ZeroDivisionError:
+{textwrap.indent(IPYTHON, "    ")}
+client.close()
+""")
+    command = [sys.executable, str(script)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=SOON, check=True)
+    shown = re.sub("\x1b\\[[0-9;]*m", "", ran.stdout)
+    assert "----> 5     return 1 / x" in shown
+    assert shown.rstrip().endswith("ZeroDivisionError: division by zero")
+
+
+def test_each_frame_of_a_traceback_has_an_instruction(client):
+    """Debuggers and formatters look for it, in :mod:`dis` and in the positions of the code."""
+    with pytest.raises(ZeroDivisionError) as caught:
+        client.submit(div, 1, 0).result()
+    one = caught.value.__traceback__
+    while one is not None:
+        assert one.tb_lasti >= 0
+        one = one.tb_next
 
 
 def test_the_traceback_of_a_future(client):

@@ -8,6 +8,7 @@ nobody called.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 from functools import lru_cache
 from types import CodeType, FunctionType, GeneratorType, TracebackType
@@ -37,10 +38,10 @@ def rebuild(entries: tuple[_Entry, ...]) -> TracebackType | None:
     for file, function, line, module in reversed(entries):
         make = FunctionType(_code(file, function), {"__name__": module, "__file__": file})
         generator = cast("GeneratorType[None, None, None]", make())
-        # Without an instruction, the line is what we say it is.
         frame = generator.gi_frame
         assert frame is not None
-        traceback = TracebackType(traceback, frame, -1, line)
+        # The first instruction. IPython looks for the one before, and for ever, where there is none.
+        traceback = TracebackType(traceback, frame, 0, line)
     return traceback
 
 
@@ -48,6 +49,20 @@ def _template() -> Generator[None, None, None]:
     yield
 
 
+def _without_lines(code: CodeType) -> CodeType:
+    """Return code whose instructions are on no line: then a traceback's line is what it says."""
+    if sys.version_info < (3, 11):
+        return code
+    # An entry stands for up to eight units of two bytes: "no location", and how many
+    # (Objects/locations.md of CPython).
+    units = len(code.co_code) // 2
+    table = bytes(0xF8 | min(8, units - first) - 1 for first in range(0, units, 8))
+    return code.replace(co_linetable=table)
+
+
+_TEMPLATE = _without_lines(_template.__code__)
+
+
 @lru_cache(4096)
 def _code(file: str, function: str) -> CodeType:
-    return _template.__code__.replace(co_filename=file, co_name=function)
+    return _TEMPLATE.replace(co_filename=file, co_name=function)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import io
+import pdb  # noqa: T100  it is used on what a task raised
 import re
 import subprocess
 import sys
@@ -130,14 +132,14 @@ client.close()
     assert shown.rstrip().endswith("ZeroDivisionError: division by zero")
 
 
-def test_each_frame_of_a_traceback_has_an_instruction(client):
-    """Debuggers and formatters look for it, in :mod:`dis` and in the positions of the code."""
+def test_a_debugger_shows_the_frames_of_a_task(client):
     with pytest.raises(ZeroDivisionError) as caught:
         client.submit(div, 1, 0).result()
-    one = caught.value.__traceback__
-    while one is not None:
-        assert one.tb_lasti >= 0
-        one = one.tb_next
+    said = io.StringIO()
+    debugger = pdb.Pdb(stdin=io.StringIO("list\nquit\n"), stdout=said)
+    debugger.reset()
+    debugger.interaction(None, caught.value.__traceback__)
+    assert "->	    return x / y" in said.getvalue()
 
 
 def test_the_traceback_of_a_future(client):

@@ -36,7 +36,7 @@ def rebuild(entries: tuple[_Entry, ...]) -> TracebackType | None:
     """Return the traceback that :func:`reduce` took apart."""
     traceback = None
     for file, function, line, module in reversed(entries):
-        make = FunctionType(_code(file, function), {"__name__": module, "__file__": file})
+        make = FunctionType(_code(file, function, line), {"__name__": module, "__file__": file})
         generator = cast("GeneratorType[None, None, None]", make())
         frame = generator.gi_frame
         assert frame is not None
@@ -49,20 +49,21 @@ def _template() -> Generator[None, None, None]:
     yield
 
 
-def _without_lines(code: CodeType) -> CodeType:
-    """Return code whose instructions are on no line: then a traceback's line is what it says."""
+def _on_one_line(code: CodeType) -> CodeType:
+    """Return code whose instructions are all on its first line, in no column."""
     if sys.version_info < (3, 11):
+        # What was not started is on the first line.
         return code
-    # An entry stands for up to eight units of two bytes: "no location", and how many
+    # An entry stands for up to eight units of two bytes: "no columns", how many, and no further line
     # (Objects/locations.md of CPython).
     units = len(code.co_code) // 2
-    table = bytes(0xF8 | min(8, units - first) - 1 for first in range(0, units, 8))
-    return code.replace(co_linetable=table)
+    entries = (bytes((0xE8 | min(8, units - first) - 1, 0)) for first in range(0, units, 8))
+    return code.replace(co_linetable=b"".join(entries))
 
 
-_TEMPLATE = _without_lines(_template.__code__)
+_TEMPLATE = _on_one_line(_template.__code__)
 
 
 @lru_cache(4096)
-def _code(file: str, function: str) -> CodeType:
-    return _TEMPLATE.replace(co_filename=file, co_name=function)
+def _code(file: str, function: str, line: int) -> CodeType:
+    return _TEMPLATE.replace(co_filename=file, co_name=function, co_firstlineno=line)

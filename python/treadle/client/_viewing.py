@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from treadle.client._managing import Managing
@@ -25,7 +25,7 @@ class Viewing(Managing):
 
     @property
     def engines(self) -> Engines:
-        """What an ``ipyparallel.Client`` is: history, results, ``wait``, ``abort``, and views.
+        """All that an ``ipyparallel.Client`` is, also what a client has under another meaning.
 
         Raises
         ------
@@ -85,6 +85,60 @@ class Viewing(Managing):
             return self.engines.direct_view()
         view: DirectView = self.engines[targets]
         return view
+
+    def executor(self, targets: Any = None) -> Any:
+        """Return a ``concurrent.futures`` executor whose calls run on one of the engines each."""
+        return self.engines.executor(targets)
+
+    def activate(self, targets: Any = "all", suffix: str = "") -> DirectView:
+        """Have the magics ``%px``, ``%autopx`` and ``%pxresult``, with this suffix, use these engines."""
+        view: DirectView = self.engines.activate(targets, suffix)
+        return view
+
+    @property
+    def history(self) -> Sequence[str]:
+        """The ids of the calls of views, in their order."""
+        return self.engines.history
+
+    @property
+    def outstanding(self) -> Set[str]:
+        """The ids of those that have not ended."""
+        return self.engines.outstanding
+
+    def wait(self, jobs: Any = None, timeout: float = -1) -> bool:
+        """Wait for calls of views: results, ids or indices of the history; by default all.
+
+        Returns whether they ended within so many seconds; a negative number is no limit.
+        """
+        done: bool = self.engines.wait(jobs, timeout)
+        return done
+
+    def wait_interactive(
+        self, jobs: Any = None, interval: float = 1.0, timeout: float = -1
+    ) -> None:
+        """Show a progress bar while waiting for calls of views, as :meth:`wait` does."""
+        self.engines.wait_interactive(jobs, interval, timeout)
+
+    def get_result(self, ids: Any = None, block: bool | None = None) -> Any:
+        """Return the result of calls of views, given by ids or indices; by default of the last one."""
+        return self.engines.get_result(ids, block)
+
+    def abort(self, jobs: Any = None, targets: Any = None, block: bool | None = None) -> None:
+        """End calls of views that have not begun: those given, or all."""
+        self.engines.abort(jobs, targets, block)
+
+    def clear(self, targets: Any = None, block: bool | None = None) -> Any:
+        """Empty the namespaces of engines, by default of all."""
+        return self.engines.clear(targets, block)
+
+    def queue_status(self, targets: Any = "all", verbose: bool = False) -> dict[Any, Any]:
+        """Return how many calls engines have before them, by number of the engine."""
+        status: dict[Any, Any] = self.engines.queue_status(targets, verbose)
+        return status
+
+    def become_dask(self) -> Viewing:
+        """Return this client, which is one of Dask already."""
+        return self
 
     def interrupt(self, targets: int | slice | Iterable[int] | str = "all") -> None:
         """Raise ``KeyboardInterrupt`` in what engines run now; those that run nothing go on."""

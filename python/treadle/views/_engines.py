@@ -453,7 +453,7 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
         raise NotImplementedError("Treadle has no database of results")
 
     def become_dask(self, *_args: Any, **_kwargs: Any) -> Any:
-        """Refuse."""
+        """Refuse: that is a method of the client itself, which is one of Dask already."""
         raise NotImplementedError("treadle.Client is a client of Dask already")
 
     # views

@@ -377,3 +377,58 @@ def test_a_client_is_not_its_forked_childs(tmp_path):
         [sys.executable, str(script)], capture_output=True, text=True, timeout=4 * SOON
     )
     assert ran.stdout == "fine\n", ran.stderr
+
+
+BESIDE_A_CHILD = """
+import multiprocessing, os, signal, sys
+from pathlib import Path
+
+import distributed
+import treadle
+
+class Marks(distributed.WorkerPlugin):
+    def __init__(self, directory):
+        self.directory = directory
+
+    def setup(self, worker):
+        self.mark = Path(self.directory, f"worker-{worker.name}")
+
+    def teardown(self, worker):
+        self.mark.touch()
+
+def main():
+    directory, how = sys.argv[1:]
+    client = treadle.Client(n_workers=2, threads_per_worker=1)
+    client.register_plugin(Marks(directory), name="marks")
+    pids = client.run(os.getpid).values()
+    child = multiprocessing.get_context("fork").Process(target=signal.pause, daemon=False)
+    child.start()
+    # Not to standard output, which the child has, too.
+    Path(directory, "pids").write_text(" ".join(map(str, [child.pid, *pids])))
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    client.close()
+    child.kill()
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("how", ["closed", "killed"])
+def test_workers_end_beside_a_forked_child_of_the_client(how, tmp_path):
+    """A child of a ``ProcessPoolExecutor``, say, had the other end of the workers' standard input."""
+    script = tmp_path / "script.py"
+    script.write_text(BESIDE_A_CHILD)
+    subprocess.run([sys.executable, str(script), str(tmp_path), how], timeout=SOON)
+    child, *workers = map(int, (tmp_path / "pids").read_text().split())
+    try:
+        if how == "killed":
+            assert alive(child)
+            until(lambda: not any(map(alive, workers)), "the workers end")
+        else:
+            # They ended by themselves, not by force.
+            assert {path.name for path in tmp_path.glob("worker-*")} == {"worker-0", "worker-1"}
+    finally:
+        if alive(child):
+            kill(child)

@@ -22,6 +22,7 @@ from treadle._settings import process_environment
 from treadle.supervision._aside import aside, print_aside
 from treadle.supervision._channel import Channel
 from treadle.supervision._template import Forked, Template
+from treadle.supervision._withheld import withhold
 
 if TYPE_CHECKING:
     from treadle._loop import LoopThread
@@ -217,7 +218,10 @@ class WorkerProcess:
             except BaseException:
                 ours.close()
                 raise
+        assert process.stdin is not None
         assert process.stdout is not None
+        for end in (process.stdin, process.stdout, ours):
+            withhold(end)
         self._channel = Channel(ours, self._serve, self._loop, f"treadle-channel-{self.name}")
         self._reader = threading.Thread(
             target=self._read, args=(process.stdout,), name=f"treadle-log-{self.name}", daemon=True

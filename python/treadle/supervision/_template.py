@@ -13,6 +13,8 @@ from contextlib import ExitStack, suppress
 from itertools import count
 from typing import IO, Any
 
+from treadle.supervision._withheld import withhold
+
 __all__ = ["Forked", "Template"]
 
 # Of an answer.
@@ -36,6 +38,7 @@ class Template:
 
     def __init__(self, command: Sequence[str], **options: Any) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        withhold(self._channel)
         with theirs:
             self._process = subprocess.Popen(
                 [*command, "template", str(theirs.fileno())],

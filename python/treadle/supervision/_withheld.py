@@ -23,6 +23,8 @@ def withhold(end: IO[bytes] | socket.socket) -> None:
 
 
 def _after_fork() -> None:
+    if not _ends:
+        return
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for end in list(_ends):
         # One that is closed has no descriptor: a socket says -1, a file raises.

@@ -444,8 +444,12 @@ def test_it_can_be_detached_when_its_process_was_killed(dask_client, tmp_path):
     treadle.detach(there)
     with pytest.raises(RuntimeError, match=r"^Treadle is not attached to the Dask cluster at"):
         treadle.detach(there)
+
+    def threads():
+        return [name for name in names_of_threads() if "sidecar" in name or "schedul" in name]
+
     # The scheduler was in this process.
-    assert not [name for name in names_of_threads() if "sidecar" in name or "schedul" in name]
+    until(lambda: not threads(), "its threads end")
     with treadle.attach(there) as here:
         here.wait_for_workers(1, timeout=SOON)
         assert here.submit(sum, [1, 2]).result() == 3

@@ -66,7 +66,8 @@ def main(address, directory):
         target=lambda: calls.append(client.run(opened, gate.directory)), daemon=True
     )
     calling.start()
-    print("ready", *pids.values(), "now", flush=True)
+    # In one piece: workers print to the same file.
+    print(" ".join(["ready", *map(str, pids.values()), "now\\n"]), end="", flush=True)
     assert not distributed.Lock("held").acquire(timeout=0.1), "the lock has two owners"
     assert later.result() == 1 + sum(range(5000, 5020)) + 50_000
     assert client.gather(client.map(inc, range(50), pure=False)) == list(range(1, 51))

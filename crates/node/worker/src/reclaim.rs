@@ -11,7 +11,7 @@ use treadle_memory::{Pool, Segments, trim_heap};
 
 /// How long freed memory is kept for what comes next, while the process takes less than a quarter of its
 /// limit: somebody may look at a result before they compute the next one.
-const KEPT_IDLE: Duration = Duration::from_secs(30);
+const KEPT_IDLE: Duration = Duration::from_secs(15);
 /// The same while it takes less than half of its limit, or there is none. jemalloc keeps pages for as
 /// long.
 const KEPT_ROOMY: Duration = Duration::from_secs(10);

@@ -1,7 +1,10 @@
 """What forked children of this process do not hold: the ends that tell others that it is over.
 
 A worker process ends when nobody has the other end of its standard input. A child that had a copy (that of
-a ``ProcessPoolExecutor``, say) would keep the worker, also after this process.
+a ``ProcessPoolExecutor``, say) would keep the worker.
+
+``treadle_memory::withhold`` does the same for descriptors that Rust closes. It must be told before each is
+closed; these are closed by their Python objects, which are asked for their numbers at the fork instead.
 """
 
 from __future__ import annotations

@@ -47,8 +47,11 @@ impl<T> Idle<T> {
         items.push_back(Kept { since, bytes, item });
     }
 
-    pub(crate) fn take(&mut self, class: usize) -> Option<T> {
-        self.remove(class, VecDeque::pop_back)
+    /// An item of this class, or of one that is larger by a quarter at most, and its class. Fresh pages
+    /// cost more than a few that are not used.
+    pub(crate) fn take(&mut self, class: usize) -> Option<(usize, T)> {
+        let (&class, _) = self.classes.range(class..=class + class / 4).next()?;
+        Some((class, self.remove(class, VecDeque::pop_back)?))
     }
 
     /// Gives up what was idle for longest.
@@ -58,7 +61,8 @@ impl<T> Idle<T> {
     }
 
     /// Gives up what has been idle for `age` or longer, the oldest first, until that makes `enough` bytes.
-    pub(crate) fn expire(&mut self, age: Duration, enough: usize) -> Vec<T> {
+    /// The second answer is how many it makes.
+    pub(crate) fn expire(&mut self, age: Duration, enough: usize) -> (Vec<T>, usize) {
         let now = Instant::now();
         let mut expired = Vec::new();
         let before = self.bytes;
@@ -68,7 +72,7 @@ impl<T> Idle<T> {
         {
             expired.extend(self.remove(class, VecDeque::pop_front));
         }
-        expired
+        (expired, before - self.bytes)
     }
 
     /// Gives up as much as is needed to keep at most `limit` bytes.
@@ -114,14 +118,27 @@ mod tests {
             idle.put(class, class, item);
         }
         assert_eq!(idle.bytes(), 60);
-        assert_eq!(idle.take(10), Some('c'));
+        assert_eq!(idle.take(10), Some((10, 'c')));
         assert_eq!(idle.take(11), None);
         idle.put(10, 10, 'c');
         assert_eq!(idle.shrink(30), ['a', 'b']);
-        assert_eq!(idle.take(20), Some('d'));
+        assert_eq!(idle.take(20), Some((20, 'd')));
         assert_eq!(idle.take(20), None);
         assert_eq!(idle.shrink(0), ['c']);
         assert_eq!((idle.bytes(), idle.evict()), (0, None));
+    }
+
+    #[test]
+    fn somewhat_larger_items_are_used_where_none_fits_exactly() {
+        let mut idle = Idle::default();
+        for class in [90, 100, 110, 126] {
+            idle.put(class, class, class);
+        }
+        assert_eq!(idle.take(100), Some((100, 100)));
+        assert_eq!(idle.take(100), Some((110, 110)));
+        assert_eq!(idle.take(100), None, "more than a quarter would be wasted");
+        assert_eq!(idle.take(101), Some((126, 126)));
+        assert_eq!(idle.bytes(), 90);
     }
 
     #[test]
@@ -130,13 +147,16 @@ mod tests {
         for (class, item) in [(10, 'a'), (20, 'b')] {
             idle.put(class, class, item);
         }
-        assert!(idle.expire(Duration::from_secs(3600), 100).is_empty());
+        assert_eq!(idle.expire(Duration::from_secs(3600), 100), (vec![], 0));
         assert_eq!(idle.bytes(), 30);
-        assert!(idle.expire(Duration::ZERO, 0).is_empty());
-        assert_eq!(idle.expire(Duration::ZERO, 1), ['a']);
+        assert_eq!(idle.expire(Duration::ZERO, 0), (vec![], 0));
+        assert_eq!(idle.expire(Duration::ZERO, 1), (vec!['a'], 10));
         assert_eq!(idle.bytes(), 20);
         idle.put(10, 10, 'c');
-        assert_eq!(idle.expire(Duration::ZERO, usize::MAX), ['b', 'c']);
+        assert_eq!(
+            idle.expire(Duration::ZERO, usize::MAX),
+            (vec!['b', 'c'], 30)
+        );
         assert_eq!(idle.bytes(), 0);
     }
 }

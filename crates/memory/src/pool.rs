@@ -80,7 +80,7 @@ impl Pool {
         let class = size_class(len, LARGE)?;
         let kept = self.idle().and_then(|mut idle| idle.take(class));
         let region = match kept {
-            Some(region) => region,
+            Some((_, region)) => region,
             None => Region::anonymous(class).or_else(|_| {
                 self.trim();
                 Region::anonymous(class)
@@ -112,9 +112,7 @@ impl Pool {
         let Some(mut idle) = self.idle() else {
             return 0;
         };
-        let before = idle.bytes();
-        let expired = idle.expire(age, enough);
-        let given = before - idle.bytes();
+        let (expired, given) = idle.expire(age, enough);
         // Unmapping takes long: it is done after the lock.
         drop(idle);
         drop(expired);

@@ -281,9 +281,7 @@ impl Segments {
     /// The same, the oldest first, until that makes `enough` bytes. Returns how many it makes.
     pub fn give_back(&self, age: Duration, enough: usize) -> usize {
         let mut state = self.state();
-        let before = state.idle.bytes();
-        let expired = state.idle.expire(age, enough);
-        let given = before - state.idle.bytes();
+        let (expired, given) = state.idle.expire(age, enough);
         drop(state);
         drop(expired);
         given
@@ -306,14 +304,18 @@ impl Segments {
 
     /// Memory, and whether it is fresh.
     fn obtain(&self, len: usize) -> Result<(NonNull<u8>, bool), MemoryError> {
-        let class = size_class(len, SMALLEST)?;
-        let spare = self.state().idle.take(class);
-        let fresh = spare.is_none();
+        let wanted = size_class(len, SMALLEST)?;
+        let kept = self.state().idle.take(wanted);
+        let fresh = kept.is_none();
+        let (class, spare) = match kept {
+            Some(kept) => kept,
+            None => (wanted, self.create(len, wanted)?),
+        };
         let Spare {
             file,
             shared,
             placed,
-        } = spare.map_or_else(|| self.create(len, class), Ok)?;
+        } = spare;
         let wanted = whole_pages(len.max(SMALLEST));
         let (region, mapped) = match shared {
             Some(region) => (region, placed),

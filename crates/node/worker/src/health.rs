@@ -39,6 +39,8 @@ pub struct Health {
     pub managed: u64,
     /// Bytes of memory that the process takes.
     pub process: u64,
+    /// Of these, what is kept for what comes next.
+    pub free: u64,
     /// Of these, what it takes beside its values and payloads, without shared memory that nobody
     /// uses: that goes back soon.
     pub others: u64,
@@ -60,6 +62,7 @@ impl Health {
         Self {
             managed: stock.used,
             process: stock.process + idle,
+            free: idle + Pool::global().idle_bytes() as u64,
             others: stock.rest,
             spilled: inner.values.store().stats().spilled.nbytes + inner.shuffles.stats().on_disk,
         }
@@ -121,10 +124,9 @@ impl Default for Looks {
 pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) -> Looks {
     let measure = || {
         let health = Health::of(inner);
-        let shared = Segments::global().stats();
         Taken {
             process: health.process,
-            free: (Pool::global().idle_bytes() + shared.idle_bytes) as u64,
+            free: health.free,
             others: health.others,
         }
     };

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use treadle_memory::{Pool, Segments, trim_heap};
 
 /// How long freed memory is kept for what comes next, while the process takes less than a quarter of its
-/// limit: somebody may look at a result before they compute the next one.
-const KEPT_IDLE: Duration = Duration::from_secs(15);
+/// limit: somebody may look at a result before they compute the next one. Somewhat less than the 30
+/// seconds after which distributed calls memory that is not managed "old".
+const KEPT_IDLE: Duration = Duration::from_secs(20);
 /// The same while it takes less than half of its limit, or there is none. jemalloc keeps pages for as
 /// long.
 const KEPT_ROOMY: Duration = Duration::from_secs(10);

@@ -9,9 +9,12 @@
 //!   gives what is mapped to a third process. A [`Foreign`] file that is kept need not be passed
 //!   again.
 //! - [`MappedFile`] (Linux): bytes of a file on disk, to read.
+//! - What is kept for reuse, and not used for 30 seconds, goes back to the system, by a thread that runs
+//!   while something is kept.
 //! - [`Ledger`]: who keeps how much of the process's memory, and how much each may.
 
 mod error;
+mod expiry;
 #[cfg(target_os = "linux")]
 mod file;
 #[cfg(target_os = "linux")]

@@ -1,6 +1,7 @@
 //! Private memory, kept for reuse.
 
 use crate::MemoryError;
+use crate::expiry;
 use crate::fork;
 use crate::idle::Idle;
 use crate::region::Region;
@@ -137,6 +138,7 @@ impl Pool {
         // Unmapping takes long: the evicted go after the lock.
         let evicted = self.idle().map(|mut idle| {
             idle.put(region.len(), region.len(), region);
+            expiry::watch();
             idle.shrink(self.limit)
         });
         drop(evicted);

@@ -10,7 +10,7 @@ use self::state::{Doomed, Holds, Live, Parked, Spare, State};
 
 use crate::file::File;
 use crate::size_class::size_class;
-use crate::{MemoryError, fork, limit, memfd, pagemap};
+use crate::{MemoryError, expiry, fork, limit, memfd, pagemap};
 use rustix::fd::AsFd;
 use std::fmt;
 use std::ptr::NonNull;
@@ -156,6 +156,7 @@ impl Segments {
                 state.parked.insert(id, parked);
             } else {
                 state.idle.put(class, placed, spare);
+                expiry::watch();
             }
         }
         state.shrink(self.limit, &mut doomed);
@@ -378,6 +379,7 @@ impl Segments {
         if let Some(parked) = state.unpark(segment) {
             let Parked { spare, class, .. } = parked;
             state.idle.put(class, spare.placed, spare);
+            expiry::watch();
             state.shrink(self.limit, &mut doomed);
         }
         drop(state);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 
 import distributed
 import numpy as np
@@ -151,3 +152,33 @@ def test_a_worker_that_dask_declines_to_retire_keeps_ours(dask_client, processes
         assert held.result() == 3
         until(lambda: [one for one in here.ncores() if one != before], "it has one of ours again")
         assert here.submit(sum, [2, 3]).result() == 5
+
+
+def test_dask_is_not_idle_while_treadle_computes(dask_client):
+    """`idle-timeout` ends a cluster of Dask some time after its `idle_since`."""
+    long_ago = 1.0
+    there = dask_client(n_workers=1)
+    scheduler = there.cluster.scheduler
+
+    def is_idle():
+        return scheduler.idle_since == long_ago
+
+    with treadle.attach(there) as here:
+        busy = here.submit(held_for, "go")
+        for _ in range(3):
+            scheduler.idle_since = long_ago
+            until(lambda: not is_idle(), "a task of Treadle runs")
+        distributed.Event("go", client=here).set()
+        assert busy.result(timeout=SOON)
+        scheduler.idle_since = long_ago
+        assert here.submit(abs, -1, pure=False).result(timeout=SOON) == 1
+        until(lambda: not is_idle(), "a task of Treadle ran a moment ago")
+        # What it has to tell its worker afterwards is done soon.
+        time.sleep(3)
+        scheduler.idle_since = long_ago
+        time.sleep(3)
+        assert is_idle(), "Treadle has nothing to do"
+    assert here.status == "closed"
+    scheduler.idle_since = long_ago
+    time.sleep(2)
+    assert is_idle(), "nobody looks any more"

@@ -157,6 +157,7 @@ impl Core {
             "tasks" => self.list_tasks(arguments),
             "progress" => self.progress(arguments),
             "load" => self.load(),
+            "activity" => self.activity(),
             "recipe" => self.recipe(arguments),
             "observe" => self.observe(asker, arguments),
             "desire" => self.desire(asker, arguments, true),

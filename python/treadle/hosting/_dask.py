@@ -43,6 +43,8 @@ _PATIENCE = 5.0
 _RETIRING = 60.0
 # Seconds after which a worker that could not join tries again.
 _AGAIN = 10.0
+# Seconds between two looks at whether there is something to do. Dask looks for idle time four times a second.
+_LOOK = 1.0
 _LOOPBACK = "127.0.0.1"
 
 logger = logging.getLogger("treadle.hosting")
@@ -109,8 +111,9 @@ class HostedScheduler(SchedulerPlugin):
         self._enter()
 
     def _enter(self) -> None:
-        """Answer what Dask's adaptive scaling asks."""
+        """Answer what Dask's adaptive scaling asks, and look whether Treadle is idle."""
         scheduler = self._scheduler
+        self._watching = asyncio.create_task(self._keep_awake())
         self._handlers = {
             name: scheduler.handlers[name]
             for name in ("adaptive_target", "workers_to_close", "retire_workers")
@@ -125,6 +128,21 @@ class HostedScheduler(SchedulerPlugin):
     def leave(self) -> None:
         """Leave all to Dask's scheduler."""
         self._scheduler.handlers |= self._handlers
+        self._watching.cancel()
+
+    async def _keep_awake(self) -> None:
+        """Have Dask's scheduler not be idle while Treadle has something to do.
+
+        It would end its cluster after ``distributed.scheduler.idle-timeout``, and others that ask it
+        (``check_idle``) would, too.
+        """
+        scheduler = self._scheduler
+        while True:
+            timeout = scheduler.idle_timeout
+            await asyncio.sleep(min(_LOOK, timeout / 4) if timeout else _LOOK)
+            with suppress(OSError):
+                if await self._part.is_active():
+                    scheduler.idle_since = None
 
     async def close(self) -> None:
         self._is_closed = True

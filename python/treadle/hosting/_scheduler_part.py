@@ -39,12 +39,20 @@ class SchedulerPart:
         host = f"[{host}]" if ":" in host else host
         self._cluster = LocalCluster(0, host=host, dashboard_address=None, **self._links)
         self.address = self._cluster.scheduler_address
+        # What was done when somebody asked last.
+        self._done = 0
 
     def adaptive_target(self, target_duration: Any, *, timeout: float) -> int:
         """Return how many workers there should be for what there is to do."""
         asked = self._python.adaptive_target(target_duration)
         target: int = self._run(asked, timeout)
         return target
+
+    async def is_active(self) -> bool:
+        """Return whether there is something to do, or was since the last time that somebody asked."""
+        activity = await self.ask("activity", {})
+        before, self._done = self._done, activity["done"]
+        return bool(activity["unfinished"] or activity["calls"] or activity["done"] != before)
 
     def needed(self, *, timeout: float) -> set[str]:
         """Return the names of the workers that are not to go, for their tasks or their values."""

@@ -176,6 +176,24 @@ impl Core {
         ])))
     }
 
+    /// For whoever ends an idle cluster: how many tasks are `unfinished`, how many questions between nodes
+    /// are open (`calls`), and a number that grows with what is `done`. It does not count tasks one by one.
+    pub(crate) fn activity(&self) -> Answered {
+        let states = [
+            State::Waiting,
+            State::Ready,
+            State::Assigned,
+            State::Retracting,
+        ];
+        let unfinished = states.iter().map(|&state| self.scheduler.count(state));
+        let counts = self.counts();
+        Ok(Some(dict([
+            ("unfinished", int(unfinished.sum::<usize>())),
+            ("calls", int(self.open_calls())),
+            ("done", int(counts.submitted + counts.commands)),
+        ])))
+    }
+
     /// What a task runs: its recipe, the definitions that this refers to, and its inputs. Nothing of
     /// a task that has none any more.
     pub(crate) fn recipe(&self, arguments: &Arguments) -> Answered {

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["scheduler"]
 
 PORT = 7786
+# Seconds in which workers and clients are told of the end.
+_FAREWELL = 10.0
 
 
 @click.command()
@@ -71,6 +73,12 @@ PORT = 7786
     help="Another address of this scheduler: a forwarded port, a container, a service. Without TLS, it "
     "accepts connections only to its own address and to these. May be repeated.",
 )
+@click.option(
+    "--idle-timeout",
+    metavar="TIME",
+    help="End the cluster, with its workers, when it had nothing to do for this long, such as 1h; by default "
+    "distributed.scheduler.idle-timeout of Dask's configuration, or never.",
+)
 @journal_option
 @supervised_option
 @log_options
@@ -86,6 +94,7 @@ def scheduler(
     scheduler_file: str | None,
     worker_timeout: float,
     contact_address: tuple[str, ...],
+    idle_timeout: str | None,
     shuffle_journal: str | None,
     supervised: bool,
     log_file: str | None,
@@ -113,6 +122,7 @@ def scheduler(
             scheduler_file,
             supervised,
             worker_timeout,
+            idle_timeout,
             shuffle_journal,
             LogFile(log_file, log_file_size),
         )
@@ -126,16 +136,19 @@ def _serve(
     scheduler_file: str | None,
     supervised: bool,
     worker_timeout: float,
+    idle_timeout: str | None,
     shuffle_journal: str | None,
     log: LogFile,
 ) -> None:
     # Not before somebody runs the command: it imports distributed.
     from treadle import _core
-    from treadle._settings import scheduler_settings, warn_of_unread
+    from treadle._settings import idle_timeout_of, scheduler_settings, warn_of_unread
     from treadle.shuffle._journal import Journal, default_path, path_of
     from treadle.sidecar import SupervisedSidecar
+    from treadle.sidecar._idle import IdleTime
 
     warn_of_unread()
+    most_idle = idle_timeout_of(idle_timeout)
     server: Any = _core.Server(
         address,
         contact=contact,
@@ -166,8 +179,13 @@ def _serve(
             link = server.http if sys.stdout.isatty() else server.http.partition("?")[0]
             announce(f"state and metrics at {link}")
         log.listening(server.address)
+        idle = IdleTime(sidecar)
         while not ending.asked and not server.wait(0.2):
-            pass
+            if most_idle is not None and idle.seconds() > most_idle:
+                announce(f"the cluster ends: it had nothing to do for {most_idle:g} s")
+                idle.end_cluster()
+                server.wait(_FAREWELL)
+                break
     finally:
         if scheduler_file is not None and written is not None:
             with suppress(OSError):

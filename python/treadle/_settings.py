@@ -8,10 +8,12 @@ from typing import Any
 
 import dask
 from dask.system import CPU_COUNT
+from dask.utils import parse_timedelta
 
 from treadle._numbers import amounts, whole
 
 __all__ = [
+    "idle_timeout_of",
     "memory_share_of_termination",
     "num_workers_of",
     "process_environment",
@@ -21,6 +23,7 @@ __all__ = [
 ]
 
 _ALLOWED = "distributed.scheduler.allowed-failures"
+_IDLE = "distributed.scheduler.idle-timeout"
 
 # What is read of `distributed.`, here or by those parts of distributed that Treadle runs; a name that
 # ends with a point stands for all below it.
@@ -36,7 +39,7 @@ _READ = (
     *("nanny.environ.", "nanny.pre-spawn-environ."),
     *("scheduler.allowed-failures", "scheduler.dashboard.status.task-stream-length"),
     *("scheduler.dashboard.tasks.task-stream-length", "scheduler.locks."),
-    "scheduler.unknown-task-duration",
+    *("scheduler.idle-timeout", "scheduler.unknown-task-duration"),
     *("worker.memory.terminate", "worker.profile.cycle", "worker.profile.enabled"),
     *("worker.profile.interval", "worker.resources."),
 )
@@ -61,6 +64,27 @@ def scheduler_settings(worker_timeout: float) -> dict[str, Any]:
     if allowed is not None:
         settings["allowed_losses"] = whole(_ALLOWED, allowed, 0, 2**32 - 1)
     return settings
+
+
+def idle_timeout_of(given: str | None) -> float | None:
+    """Return after how many seconds without work a cluster ends: as given, or by Dask's configuration.
+
+    Raises
+    ------
+    ValueError
+        That is no length of time.
+    """
+    text = dask.config.get(_IDLE, None) if given is None else given
+    if text is None:
+        return None
+    try:
+        seconds = float(parse_timedelta(text))
+    except (KeyError, TypeError, ValueError):
+        seconds = -1.0
+    if not seconds > 0:
+        name = _IDLE if given is None else "--idle-timeout"
+        raise ValueError(f"{name} is {text!r}: give a length of time, such as 30 minutes or 1h")
+    return seconds
 
 
 def process_environment() -> dict[str, str]:

@@ -39,8 +39,6 @@ class SchedulerPart:
         host = f"[{host}]" if ":" in host else host
         self._cluster = LocalCluster(0, host=host, dashboard_address=None, **self._links)
         self.address = self._cluster.scheduler_address
-        # What was done when somebody asked last.
-        self._done = 0
 
     def adaptive_target(self, target_duration: Any, *, timeout: float) -> int:
         """Return how many workers there should be for what there is to do."""
@@ -50,9 +48,7 @@ class SchedulerPart:
 
     async def is_active(self) -> bool:
         """Return whether there is something to do, or was since the last time that somebody asked."""
-        activity = await self.ask("activity", {})
-        before, self._done = self._done, activity["done"]
-        return bool(activity["unfinished"] or activity["calls"] or activity["done"] != before)
+        return await self._python.is_active()
 
     def needed(self, *, timeout: float) -> set[str]:
         """Return the names of the workers that are not to go, for their tasks or their values."""

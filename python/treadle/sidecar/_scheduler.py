@@ -79,6 +79,8 @@ class SchedulerStandIn(Known):
         self.loop = self.io_loop = loop.io_loop
         self.loop_thread = loop
         self.status = Status.running
+        # What was done when somebody asked last (`is_active`).
+        self._done = 0
         self.steps = Steps(self)
         self.handlers: dict[str, Callable[..., Any]] = {}
         self.stream_handlers: dict[str, Callable[..., Any]] = {}
@@ -269,6 +271,12 @@ class SchedulerStandIn(Known):
         """Return how many workers there should be for what there is to do."""
         load = await self.ask("", "load", {})
         return target_of(load, await self._known_workers(), target_duration)
+
+    async def is_active(self) -> bool:
+        """Return whether there is something to do, or was since the last time that somebody asked."""
+        activity = await self.ask("", "activity", {})
+        before, self._done = self._done, activity["done"]
+        return bool(activity["unfinished"] or activity["calls"] or activity["done"] != before)
 
     async def workers_to_close(
         self,

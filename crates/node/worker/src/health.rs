@@ -24,7 +24,7 @@ const LOOK_BUSY: Duration = Duration::from_millis(10);
 const LOOK_CALM: Duration = Duration::from_millis(250);
 const FEW: f64 = 0.25;
 /// The share of its memory that is divided among those that keep some; above it, values go to disk.
-const SPILL: f64 = 0.7;
+pub(super) const SPILL: f64 = 0.7;
 /// The share of its memory above which a worker starts no tasks.
 const PAUSE: f64 = 0.8;
 /// The share below which it starts some again.

@@ -3,11 +3,14 @@
 //! Fresh pages cost more than anything that short tasks do with them, so what was freed is kept for a
 //! while; but not while the process uses more than ever, or its peak would be that of its values and of
 //! what is free, too. Work that was done before needs as much as it did then, and in other pieces: for
-//! that, what is free may come on top of the most that was used, up to a quarter of it.
+//! that, what is free may come on top of the most that was used, up to a quarter of it, as long as the
+//! process stays below the share of its limit at which values go to disk.
 
 use std::time::{Duration, Instant};
 
 use treadle_memory::{Pool, Segments, trim_heap};
+
+use super::health::SPILL;
 
 /// How long freed memory is kept for what comes next, while the process takes less than a quarter of its
 /// limit: somebody may look at a result before they compute the next one. Somewhat less than the 30
@@ -57,7 +60,7 @@ impl Reclaim {
         self.moved = taken.process.abs_diff(self.last);
         self.last = taken.process;
         let grows = self.grows(taken);
-        let beyond = taken.process.saturating_sub(self.most + self.most / 4);
+        let beyond = taken.process.saturating_sub(self.allowed(limit));
         if grows {
             expire(KEPT_GROWING);
         } else if beyond > 0 {
@@ -98,6 +101,15 @@ impl Reclaim {
             self.most = used;
         }
         grows
+    }
+
+    /// The most that the process may take with what is free.
+    fn allowed(&self, limit: u64) -> u64 {
+        let allowed = self.most + self.most / 4;
+        match limit {
+            0 => allowed,
+            limit => allowed.min((limit as f64 * SPILL) as u64),
+        }
     }
 
     /// Whether the allocator has had memory that nobody uses, for long or while the process grows.
@@ -218,6 +230,18 @@ mod tests {
         assert!(!grows(1200, 200), "the same again, beside what is free");
         assert!(!grows(1020, 0));
         assert!(grows(1200, 100));
+    }
+
+    #[test]
+    fn what_is_free_may_come_on_top_of_the_most_that_was_used_below_the_limit() {
+        let reclaim = Reclaim {
+            most: 400,
+            ..Reclaim::default()
+        };
+        assert_eq!(reclaim.allowed(0), 500);
+        assert_eq!(reclaim.allowed(1000), 500);
+        assert_eq!(reclaim.allowed(600), 420);
+        assert_eq!(reclaim.allowed(500), 350, "nothing may be free");
     }
 
     #[test]

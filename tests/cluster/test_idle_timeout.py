@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
 import treadle
 from client_support import AGAINST, SOON
+from treadle._loop import LoopThread
+from treadle.sidecar._idle import IdleTime
 
 pytestmark = [
     pytest.mark.skipif(AGAINST != "treadle", reason="of Treadle's commands"),
@@ -39,3 +42,16 @@ def test_what_is_no_length_of_time_is_refused(start, text):
     assert refused.wait() == 1
     assert f"--idle-timeout is {text!r}" in refused.output
     assert "Traceback" not in refused.output
+
+
+def test_a_python_side_that_is_being_replaced_is_not_idle():
+    loop = LoopThread("ended", lambda *_: None)
+    loop.close()
+
+    async def is_active():
+        return False
+
+    ended = SimpleNamespace(loop_thread=loop, is_active=is_active)
+    idle = IdleTime(SimpleNamespace(scheduler=ended))
+    idle._looked = idle._since = time.monotonic() - 60
+    assert idle.seconds() == 0

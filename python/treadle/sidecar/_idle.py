@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import time
 from contextlib import suppress
@@ -42,8 +41,9 @@ class IdleTime:
         self._run(self._sidecar.scheduler.ask("", "terminate", {}))
 
     def _run(self, question: Coroutine[Any, Any, Any]) -> Any:
-        loop = self._sidecar.scheduler.loop.asyncio_loop  # type: ignore[attr-defined]
-        # Before Python 3.11 a time limit raises a class of its own.
-        with suppress(OSError, TimeoutError, concurrent.futures.TimeoutError):
-            return asyncio.run_coroutine_threadsafe(question, loop).result(_PATIENCE)
+        # Before Python 3.11 a time limit raises a class of its own. The loop of a Python side that is being
+        # replaced may be closed.
+        errors = (OSError, TimeoutError, concurrent.futures.TimeoutError, RuntimeError)
+        with suppress(*errors):
+            return self._sidecar.scheduler.loop_thread.run(question, _PATIENCE)
         return None

@@ -7,6 +7,7 @@ engine's for tasks as such. The columns have to be int64.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from dask._expr import FinalizeCompute
@@ -19,8 +20,10 @@ from distributed.shuffle._shuffle import shuffle_unpack
 import work
 
 
-def without_exchange(graph: dict[Any, Any], pause: float = 0) -> dict[Any, Any]:
-    """The graph with tasks that take ``pause`` seconds in the place of those of the exchange."""
+def without_exchange(
+    graph: dict[Any, Any], spend: Callable[[], None] | None = None
+) -> dict[Any, Any]:
+    """The graph with tasks that call ``spend`` in the place of those of the exchange."""
     specs = [node.spec for node in graph.values() if isinstance(node, P2PBarrierTask)]
     assert specs, "the graph has no P2P shuffle"
     columns = {
@@ -30,12 +33,12 @@ def without_exchange(graph: dict[Any, Any], pause: float = 0) -> dict[Any, Any]:
     def bare(key: Any, node: Any) -> Any:
         if isinstance(node, P2PBarrierTask):
             _, *transfers = node.args
-            return Task(key, work.nothing, pause, *transfers)
+            return Task(key, work.nothing, spend, *transfers)
         if isinstance(node, Task) and node.func is _shuffle_transfer:
-            return Task(key, work.nothing, pause, node.args[0])
+            return Task(key, work.nothing, spend, node.args[0])
         if isinstance(node, Task) and node.func is shuffle_unpack:
             shuffle, _, barrier = node.args
-            return Task(key, work.empty, pause, DataNode(None, columns[shuffle]), barrier)
+            return Task(key, work.empty, spend, DataNode(None, columns[shuffle]), barrier)
         return node
 
     return {key: bare(key, node) for key, node in graph.items()}
@@ -59,10 +62,10 @@ def lowered(collection: Any) -> tuple[dict[Any, Any], list[Any], float]:
     return graph, keys, time.perf_counter() - start
 
 
-def seconds(client: Any, collection: Any, pause: float = 0) -> float:
+def seconds(client: Any, collection: Any, spend: Callable[[], None] | None = None) -> float:
     """Seconds of a computation from the client to done, with the exchange left out."""
     graph, keys, before = lowered(collection)
-    graph = without_exchange(graph, pause)
+    graph = without_exchange(graph, spend)
     start = time.perf_counter()
     client.get(graph, keys)
     return before + time.perf_counter() - start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -65,10 +66,24 @@ def total(group: pd.DataFrame) -> int:
     return int(group["c1"].sum())
 
 
-def nothing(seconds: float, *_inputs: Any) -> int:
+@lru_cache
+def _rows() -> tuple[Any, Any]:
+    """Rows as many as those of an input, and another order of them."""
+    return np.zeros((10_000, COLUMNS), np.int64), np.random.default_rng(0).permutation(10_000)
+
+
+def rearrange(seconds: float) -> None:
+    """Gathers rows in another order for so long, as a transfer does."""
+    rows, order = _rows()
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        rows.take(order, axis=0)
+
+
+def nothing(spend: Callable[[], None] | None, *_inputs: Any) -> int:
     """In the place of a transfer, and of a barrier: it has its inputs and leaves them."""
-    if seconds:
-        time.sleep(seconds)
+    if spend:
+        spend()
     return 0
 
 
@@ -77,8 +92,10 @@ def _without_rows(columns: tuple[str, ...]) -> pd.DataFrame:
     return pd.DataFrame({name: np.empty(0, np.int64) for name in columns})
 
 
-def empty(seconds: float, columns: tuple[str, ...], _barrier: int) -> pd.DataFrame:
+def empty(
+    spend: Callable[[], None] | None, columns: tuple[str, ...], _barrier: int
+) -> pd.DataFrame:
     """In the place of an unpack."""
-    if seconds:
-        time.sleep(seconds)
+    if spend:
+        spend()
     return _without_rows(columns)

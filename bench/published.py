@@ -61,7 +61,7 @@ def steps(to: Path) -> dict[str, tuple[Step, ...]]:
             table("transfer/run.py", "probe", 60, "causes"),
         ),
         "broadcast": (
-            Step("notebook", (*published, "--far"), 120,
+            Step("notebook", (*published, "--where", "near", "far"), 120,
                  (*published, "--engines", "4", "--rounds", "1", "--depths", "0")),
             table("broadcast/run.py", "trees", 60, "sweep", "sockets"),
         ),

@@ -21,6 +21,9 @@ ROOT = Path(__file__).parents[2]
 # ipyparallel's hub forgets engines that take longer to register; on few cores many do.
 REGISTRATION = 600
 
+# Seconds between the starts of two engines: about what one of them takes of two cores.
+DELAY = 0.8
+
 # Of simulated engines: hundreds of nodes share a few cores, and answer when it is their turn.
 PATIENCE = 300
 # Of them in one process, and at most.
@@ -49,8 +52,10 @@ def ipyparallel_cluster(count: int, *controller_args: str) -> Iterator[Any]:
     import ipyparallel
     from traitlets.config import Config
 
-    # Many start at once: the controller answers some late.
+    # Many start at once: the controller answers some late. It misses some if it is busy: the first heartbeat
+    # of an engine may come before its registration is noted, and is ignored ("ignoring new heart") for good.
     config = Config()
+    config.LocalEngineSetLauncher.delay = DELAY
     config.EngineLauncher.engine_args = [f"--IPEngine.timeout={REGISTRATION}"]
     cluster = ipyparallel.Cluster(
         n=count,

@@ -2,8 +2,8 @@
 
 ``python bench/broadcast/published.py --to docs/pictures/broadcast`` takes about half an hour on a quiet machine, and
 12 GB: 100 engines of each side are there at once. Treadle and ipyparallel take turns: a round has Treadle, then
-ipyparallel with the depths 0 to 3 of its broadcast scheduler, each with and without coalescing. With ``--far`` (needs
-root) the same again from a client behind 50 ms and 100 Mbit/s.
+ipyparallel with the depths 0 to 3 of its broadcast scheduler, each with and without coalescing. ``--where far`` (needs
+root) runs the same from a client behind 50 ms and 100 Mbit/s, ``--where near far`` both.
 """
 
 from __future__ import annotations
@@ -244,13 +244,12 @@ def main() -> None:
     parser.add_argument("--engines", type=int, default=100, metavar="N")
     parser.add_argument("--rounds", type=int, default=3, metavar="N")
     parser.add_argument("--depths", type=int, nargs="*", default=list(DEPTHS), metavar="N")
-    parser.add_argument(
-        "--far", action="store_true", help="from behind a slow link too; needs root"
-    )
+    parser.add_argument("--where", nargs="+", choices=("near", "far"), default=["near"])
     parser.add_argument("--to", type=Path, default=HERE / "out" / "published", metavar="DIR")
     args = parser.parse_args()
     args.to.mkdir(parents=True, exist_ok=True)
-    for far in (False, True) if args.far else (False,):
+    for place in args.where:
+        far = place == "far"
         name = "notebook-far" if far else "notebook"
         lines: list[str] = []
         for result in measure(args.engines, args.rounds, tuple(args.depths), far):

@@ -77,9 +77,8 @@ impl RowDigest {
         }
         let mut sum = row.len() as u64;
         let mut key = 0xa076_1d64_78bd_642f_u64;
-        let mut mix = |pair: &[u8; 16]| {
-            // One number, as compilers make two loads of it in every build.
-            let pair = u128::from_le_bytes(*pair);
+        // One number, as compilers make two loads of it in every build.
+        let mut mix = |pair: u128| {
             let low = pair as u64 ^ key;
             let high = (pair >> 64) as u64 ^ key.rotate_left(32);
             sum = sum.wrapping_add(fold(low, high));
@@ -87,10 +86,10 @@ impl RowDigest {
         };
         let (pairs, rest) = row.as_chunks::<16>();
         for pair in pairs {
-            mix(pair);
+            mix(u128::from_le_bytes(*pair));
         }
         if !rest.is_empty() {
-            mix(&padded(rest));
+            mix(padded(rest));
         }
         fold(self.0 ^ sum, 0x8ebc_6af0_9c88_c6e3)
     }
@@ -105,16 +104,26 @@ impl RowDigest {
     }
 }
 
-/// Fewer than 16 bytes, and zeros after them.
+/// Fewer than 16 bytes as a number, with zeros above them.
+///
+/// They are read as words, which may overlap. To copy them first and read the copy as another word takes
+/// ten times as long: the processor waits until the copy is written.
 #[inline]
-fn padded(rest: &[u8]) -> [u8; 16] {
-    let mut pair = [0; 16];
-    match rest.split_first_chunk::<8>() {
-        // Rows of whole words are common: no call copies them.
-        Some((word, [])) => pair[..8].copy_from_slice(word),
-        _ => pair[..rest.len()].copy_from_slice(rest),
+fn padded(rest: &[u8]) -> u128 {
+    let word = |bytes: &[u8; 8]| u128::from(u64::from_le_bytes(*bytes));
+    let half = |bytes: &[u8; 4]| u128::from(u32::from_le_bytes(*bytes));
+    let bits = 8 * rest.len();
+    match (rest.first_chunk(), rest.last_chunk()) {
+        // Rows of whole words are common.
+        (Some(low), _) if bits == 64 => word(low),
+        (Some(low), Some(high)) => word(low) | word(high) << (bits - 64),
+        _ => match (rest.first_chunk(), rest.last_chunk()) {
+            (Some(low), Some(high)) => half(low) | half(high) << (bits - 32),
+            _ => rest
+                .iter()
+                .rfold(0, |number, &byte| number << 8 | u128::from(byte)),
+        },
     }
-    pair
 }
 
 /// Both halves of the product in one word (the mixing step of wyhash, Wang Yi, 2019), with the first
@@ -145,6 +154,17 @@ mod tests {
         assert_ne!(sum, RowDigest::new(4, 5).of_rows(&rows, 8));
         assert_ne!(sum, RowDigest::new(3, 6).of_rows(&rows, 8));
         assert_ne!(digest.of(&[0, 0]), digest.of(&[0, 0, 0]));
+    }
+
+    #[test]
+    fn what_is_left_of_a_row_is_padded_with_zeros() {
+        let rest: [u8; 16] = core::array::from_fn(|i| 0xF0 + i as u8);
+        for length in 0..16 {
+            let mut pair = [0; 16];
+            pair[..length].copy_from_slice(&rest[..length]);
+            let found = padded(&rest[..length]);
+            assert_eq!(found, u128::from_le_bytes(pair), "{length} bytes");
+        }
     }
 
     #[test]

@@ -33,6 +33,7 @@ from treadle._cli_cluster import (
 from treadle._cli_supervisor import nworkers_of, supervise
 from treadle._cli_values import Seconds, memory_of
 from treadle._exit_status import LEFT, LOST, OVERFLOWED, RESTART, UNREACHED
+from treadle._lifetime import Lifetime, lifetime_of
 from treadle._numbers import amounts
 
 if TYPE_CHECKING:
@@ -148,6 +149,22 @@ class _Remembering(click.Command):
     metavar="SECONDS",
     help="A scheduler that sends nothing for this long is gone; by default 300.",
 )
+@click.option(
+    "--lifetime",
+    metavar="TIME",
+    help="Leave after this time, such as 55 minutes, when the values have moved; by default "
+    "distributed.worker.lifetime of Dask's configuration, or never.",
+)
+@click.option(
+    "--lifetime-stagger",
+    metavar="TIME",
+    help="Leave earlier or later by at most this time, at random.",
+)
+@click.option(
+    "--lifetime-restart/--no-lifetime-restart",
+    default=None,
+    help="Whether another process comes then.",
+)
 @supervised_option
 @click.option(
     "--channel",
@@ -180,6 +197,9 @@ def worker(
     contact_address: str | None,
     preload: tuple[str, ...],
     scheduler_timeout: float | None,
+    lifetime: str | None,
+    lifetime_stagger: str | None,
+    lifetime_restart: bool | None,
     supervised: bool,
     channel: int | None,
     scheduler_file: str | None,
@@ -203,6 +223,8 @@ def worker(
     if (address is None) == (scheduler_file is None):
         raise click.UsageError("give the scheduler's ADDRESS, or --scheduler-file")
     limit_of_wait = _seconds(death_timeout)
+    with clear_errors():
+        lifetime_of(lifetime, lifetime_stagger, lifetime_restart)
     if supervised:
         nworkers = None
     count, threads = (1, None) if nworkers is None else nworkers_of(nworkers)
@@ -256,6 +278,7 @@ def worker(
                 contact=contact_address,
                 scheduler_timeout=scheduler_timeout,
                 death_timeout=limit_of_wait,
+                lifetime=(lifetime, lifetime_stagger, lifetime_restart),
                 log=LogFile(log_file, log_file_size),
             )
         except KeyboardInterrupt:
@@ -289,6 +312,7 @@ def _run(
     contact: str | None,
     scheduler_timeout: float | None,
     death_timeout: float,
+    lifetime: tuple[str | None, str | None, bool | None],
     log: LogFile,
 ) -> int:
     # Not before somebody runs the command: it imports distributed.
@@ -350,7 +374,8 @@ def _run(
         ending = Ending(main_thread.interrupted)
         native.start()
         log.listening(native.address)
-        status = _serve(native, ending, main_thread, service.engine, supervised)
+        stay = lifetime_of(*lifetime)
+        status = _serve(native, ending, main_thread, service.engine, supervised, stay)
     finally:
         _close(native, status)
         service.stop()
@@ -444,14 +469,19 @@ def _status(end: End, ending: Ending, supervised: bool) -> int:
 
 
 def _serve(
-    native: Any, ending: Ending, main_thread: MainThread, engine: Engine, supervised: bool
+    native: Any,
+    ending: Ending,
+    main_thread: MainThread,
+    engine: Engine,
+    supervised: bool,
+    lifetime: Lifetime | None,
 ) -> int:
     """Lend this thread to the engine until the worker ends, or is to; return the exit status."""
     statuses: list[int] = []
     left = threading.Event()
 
     def watch() -> None:
-        status = _status(_watch(native, ending), ending, supervised)
+        status = _status(_watch(native, ending, lifetime), ending, supervised)
         statuses.append(status)
         main_thread.stop()
         engine.close()
@@ -471,20 +501,24 @@ def _serve(
     return statuses[0]
 
 
-def _watch(native: Any, ending: Ending) -> End:
+def _watch(native: Any, ending: Ending, lifetime: Lifetime | None) -> End:
     """Wait until the worker ends, or is to; return why."""
     from treadle.worker._ends import Cause, End, end_of
 
-    draining = False
+    draining = restarting = False
     while True:
         # A signal that asks to end is seen after this time at the latest.
         end = end_of(native, 0.2)
         if end is not None:
+            if restarting and end.cause is Cause.DRAINED and not ending.asked:
+                return End(Cause.RESTARTED, "its lifetime is over")
             return end
         if ending.now:
             return End(Cause.CLOSED, "it was interrupted")
-        if ending.asked and not draining:
+        is_over = lifetime is not None and lifetime.is_over
+        if (ending.asked or is_over) and not draining:
             draining = True
+            restarting = lifetime is not None and is_over and lifetime.restart
             native.drain()
 
 

@@ -41,7 +41,7 @@ _READ = (
     *("scheduler.dashboard.tasks.task-stream-length", "scheduler.locks."),
     *("scheduler.idle-timeout", "scheduler.unknown-task-duration"),
     *("worker.memory.terminate", "worker.profile.cycle", "worker.profile.enabled"),
-    *("worker.profile.interval", "worker.resources."),
+    *("worker.lifetime.", "worker.profile.interval", "worker.resources."),
 )
 
 # Workers give memory back by themselves. By distributed's own value the allocator would do so again and

@@ -1,8 +1,9 @@
 """Simulated points beside real ones: ``python bench/scaling/simulated.py --workers 1 2 4``.
 
-It learns from short runs on a small cluster what things cost on this machine beyond the cores of the state machines
-(the wire, wake-ups, Python in the client, the workers' own work), writes that to ``out/parameters.txt``, runs four
-workloads of the report for real, and has ``treadle-sim --scaling`` run the same ones with these costs. Then it runs each
+It learns from short runs on a small cluster, and on a larger one, what things cost on this machine beyond the cores of
+the state machines (the wire, wake-ups, Python in the client, the workers' own work), writes that to
+``out/parameters-4.txt`` and the like, runs four workloads of the report for real, and has ``treadle-sim --scaling`` run
+the same ones with the costs of the cluster whose size is nearest: with many processes all takes longer. Then it runs each
 of them again within ``treadle.trace``, and has ``treadle-sim --replay`` run what was recorded. The table has the error
 beside each simulated point and each replay; ``--simulate`` adds sizes that are simulated only.
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import socket
 import statistics
@@ -35,6 +37,9 @@ from workloads import ALL, add, inc, slowinc
 HERE = Path(__file__).parent
 THREADS = 2
 WORKLOADS = ("tasks-100ms", "tree", "neighbours", "client-in-the-loop")
+# How often each is run for real, at the median: those that are not named, once. How many results the loop
+# has at a time decides how many tasks there are, and chance decides that.
+TIMES = {"client-in-the-loop": 5}
 # Seconds between two calls.
 PAUSE = 0.001
 # Tasks of a sparse run, for each slot.
@@ -70,20 +75,34 @@ def submitting(client: Any, times: int = 300) -> float:
     return statistics.median(taken)
 
 
-def looking(client: Any, times: int = 30) -> float:
+def slept(number: int) -> tuple[float, float]:
+    """Take 100 ms; return when that began and ended, by a clock that all processes of a machine share."""
+    start = time.perf_counter()
+    slowinc(number)
+    return start, time.perf_counter()
+
+
+def arriving(client: Any, times: int = 30) -> float:
     """Seconds from the end of a task of 100 ms until a loop over `as_completed` has it."""
     from distributed import as_completed
 
-    done: dict[str, float] = {}
     taken = []
     for number in range(times):
-        future = client.submit(slowinc, number, pure=False)
-        future.add_done_callback(lambda future: done.update({future.key: time.perf_counter()}))
-        next(as_completed([future]))
+        future = next(as_completed([client.submit(slept, number, pure=False)]))
         now = time.perf_counter()
-        # The loop may have it before the callback is called.
-        taken.append(now - done.get(future.key, now))
+        taken.append(now - future.result()[1])
     return statistics.median(taken)
+
+
+def starting(client: Any, slots: int, times: int = 10) -> float:
+    """Processor seconds before a task runs: those that start together wait for each other's."""
+    apart = []
+    for _ in range(times):
+        starts = sorted(
+            start for start, _ in client.gather(client.map(slept, range(slots), pure=False))
+        )
+        apart.append((starts[-1] - starts[0]) / (slots - 1))
+    return statistics.median(apart) * (os.cpu_count() or 1)
 
 
 def mapping(client: Any, count: int = 20_000) -> float:
@@ -145,22 +164,26 @@ def learn(workers: int) -> dict[str, float]:
             "map": 1e6 * mapping(client),
             "delayed": 1e6 * building(),
             "submit": 1e6 * submitting(client),
-            "look": 1e6 * looking(client),
+            "start": 1e6 * starting(client, THREADS * workers),
         }
+        arrives = 1e6 * arriving(client)
     told = point["messages"]
     costs["write"] = 1e6 * writing()
     # Reports come one at a time here: each is a turn, and what follows is written at once. The scheduler's core
     # takes about 1 µs.
     writes = costs["write"] * (told["commands"] + told["notices"])
     costs["turn"] = max((us["scheduler"] - writes) / told["reports"] - 1, 0)
-    costs["worker"] = us["workers"]
+    costs["worker"] = max(us["workers"] - 2 * costs["start"], 0)
     costs["notice"] = max(us["client"] - costs["map"], 0)
     scheduler = 2 * (costs["turn"] + costs["write"])
-    work = costs["submit"] + scheduler + costs["worker"] + costs["notice"]
+    work = costs["submit"] + scheduler + 2 * costs["start"] + costs["notice"]
     costs["latency"] = max((trip - work) / 4, 20)
+    told_in = costs["start"] + 2 * costs["latency"] + scheduler / 2 + costs["notice"]
+    costs["look"] = max(arrives - told_in, 0)
     # What is left of the time of a slot: tasks sleep longer than they ask for.
     slot = 1e6 * (point["seconds"] - point["mapped"]) / PER_SLOT - 1e6 * sparse_tasks.TASK
-    costs["over"] = max(slot - 2 * costs["latency"] - scheduler / 2 - costs["worker"], 0)
+    costs["over"] = max(slot - 2 * costs["latency"] - scheduler / 2 - 2 * costs["start"], 0)
+    costs["spread"] = costs["over"] / 2
     costs["cores"] = float(os.cpu_count() or 1)
     return costs
 
@@ -176,13 +199,15 @@ def real(sizes: Iterable[int], traces: Path) -> Iterator[tuple[str, int, float, 
     for workers in sizes:
         with treadle(workers, THREADS) as client:
             for name in WORKLOADS:
-                start = time.perf_counter()
-                ALL[name].run(client, THREADS * workers, None)  # type: ignore[arg-type]
-                taken = time.perf_counter() - start
+                taken = []
+                for _ in range(TIMES.get(name, 1)):
+                    start = time.perf_counter()
+                    ALL[name].run(client, THREADS * workers, None)  # type: ignore[arg-type]
+                    taken.append(time.perf_counter() - start)
                 path = traces / f"{name}-{workers}.json"
                 with trace(path):
                     ALL[name].run(client, THREADS * workers, None)  # type: ignore[arg-type]
-                yield name, workers, taken, path
+                yield name, workers, statistics.median(taken), path
 
 
 def told_by(program: Path, *arguments: str) -> list[dict[str, Any]]:
@@ -216,9 +241,10 @@ def main() -> None:
     parser.add_argument(
         "--simulate", type=int, nargs="+", default=[256, 512], help="sizes without a real run"
     )
-    parser.add_argument("--learn-from", type=int, default=4, help="workers of the short runs")
+    parser.add_argument(
+        "--learn-from", type=int, nargs="+", default=[4, 64], help="workers of the short runs"
+    )
     parser.add_argument("--quick", action="store_true", help="1, 2 and 8 workers")
-    parser.add_argument("--parameters", type=Path, help="a file that was written before")
     parser.add_argument(
         "--program", type=Path, default=HERE.parent.parent / "target" / "release" / "treadle-sim"
     )
@@ -228,28 +254,39 @@ def main() -> None:
         parser.error(f"{args.program} is missing: run `cargo build --release -p treadle-sim`")
     sizes = [1, 2, 8] if args.quick else args.workers
     args.json.parent.mkdir(parents=True, exist_ok=True)
-    parameters = args.parameters or args.json.with_name("parameters.txt")
-    if args.parameters is None:
-        write(learn(args.learn_from), parameters)
-    print(parameters.read_text(encoding="utf-8"), machine(), sep="", flush=True)
-    costs = ("--parameters", str(parameters))
+    learnt = {
+        workers: args.json.with_name(f"parameters-{workers}.txt") for workers in args.learn_from
+    }
+    for workers, path in learnt.items():
+        write(learn(workers), path)
+        print(f"{workers} workers:\n{path.read_text(encoding='utf-8')}", flush=True)
+    print(machine(), flush=True)
+
+    def costs(workers: int) -> tuple[str, str]:
+        nearest = min(learnt, key=lambda of: abs(math.log(of / workers)))
+        return "--parameters", str(learnt[nearest])
+
     found = {}
     traces = args.json.with_name("traces")
     traces.mkdir(exist_ok=True)
     for name, workers, taken, path in real(sizes, traces):
-        (replayed,) = told_by(args.program, "--replay", str(path), *costs)
+        (replayed,) = told_by(args.program, "--replay", str(path), *costs(workers))
         found[name, workers] = taken, replayed
         print(f"{name}, {workers} workers: {taken:.3f} s", flush=True)
-    listed = ",".join(map(str, [*sizes, *args.simulate]))
-    points = told_by(args.program, "--scaling", *costs, "--workers", listed)
+    points = [
+        point
+        for workers in (*sizes, *args.simulate)
+        for point in told_by(args.program, "--scaling", *costs(workers), "--workers", f"{workers}")
+    ]
     print(HEAD, "| --- " * 8 + "|", sep="\n")
-    for point in points:
+    for point in sorted(points, key=lambda point: WORKLOADS.index(point["workload"])):
         taken, replayed = found.get((point["workload"], point["workers"]), (None, None))
         point |= {"real": taken, "replay": replayed, "error": None}
         if taken is not None:
             point["error"] = point["seconds"] / taken - 1
         print(row(point))
-    result = {"machine": machine(), "parameters": parameters.read_text("utf-8"), "points": points}
+    parameters = {workers: path.read_text("utf-8") for workers, path in learnt.items()}
+    result = {"machine": machine(), "parameters": parameters, "points": points}
     args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 

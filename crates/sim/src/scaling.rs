@@ -29,6 +29,8 @@ pub use workload::Workload;
 /// How often a worker says how it is.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 const THREADS: u32 = 2;
+/// When a worker does what nobody waits for, after a task has begun.
+const LATER: Duration = Duration::from_millis(2);
 /// Symbols of workers and of hosts begin here; those before are of functions.
 const FIRST_NAME: u32 = 1 << 30;
 const FIRST_HOST: u32 = 1 << 31;
@@ -71,7 +73,12 @@ enum Arrival {
     /// The scheduler takes what has come.
     Turn,
     Worker(usize, treadle_types::Command),
+    /// A task has run.
     Done(usize, ObjectId),
+    /// Its worker takes note of that.
+    Ran(usize, ObjectId),
+    /// A worker has time for what nobody waits for.
+    Spent,
     Fetched(usize, ObjectId, WorkerId, u64),
     Heartbeat(usize),
     /// The client hears that these tasks have finished, in one message.
@@ -292,6 +299,13 @@ impl Cluster {
                 self.work(worker, treadle_worker::Event::Command(command));
             }
             Arrival::Done(worker, object) => {
+                let noted = self.cores.work(self.kernel.now(), self.parameters.start);
+                self.kernel.schedule_at(noted, Arrival::Ran(worker, object));
+            }
+            Arrival::Spent => {
+                self.cores.work(self.kernel.now(), self.parameters.worker);
+            }
+            Arrival::Ran(worker, object) => {
                 let (duration, nbytes) = self.amounts(object);
                 let is_small = nbytes <= SMALL;
                 let inline = is_small.then(|| Bytes::from(vec![0; nbytes as usize]));
@@ -417,12 +431,12 @@ impl Cluster {
         for effect in effects.0 {
             match effect {
                 treadle_worker::Effect::Run(run) => {
-                    let work = self.about(self.parameters.worker);
-                    let begins = self.cores.work(now, work);
+                    let begins = self.cores.work(now, self.parameters.start);
                     let (time, _) = self.amounts(run.object);
-                    let ends = begins + time + self.about(self.parameters.over);
+                    let ends = begins + time + self.over();
                     self.kernel
                         .schedule_at(ends, Arrival::Done(worker, run.object));
+                    self.kernel.schedule_at(begins + LATER, Arrival::Spent);
                 }
                 treadle_worker::Effect::Fetch {
                     object,
@@ -442,11 +456,13 @@ impl Cluster {
         }
     }
 
-    /// A time with this mean, as those of independent delays are: with an exponential distribution. Tasks
-    /// that begin together end together only if nothing varies.
-    fn about(&mut self, mean: Duration) -> Duration {
+    /// How much longer than its own time a task keeps its slot. A part of it varies, as independent delays
+    /// do: with an exponential distribution. Tasks that begin together end together only if nothing varies.
+    fn over(&mut self) -> Duration {
+        let Parameters { over, spread, .. } = self.parameters;
+        let spread = spread.min(over);
         let uniform = (self.kernel.random.below(1 << 32) as f64 + 0.5) / 2_f64.powi(32);
-        mean.mul_f64(-uniform.ln())
+        over - spread + spread.mul_f64(-uniform.ln())
     }
 
     fn report(&mut self, worker: usize, report: Report) {

@@ -13,10 +13,14 @@ pub struct Parameters {
     pub turn: Duration,
     /// The same for each connection that it then writes to.
     pub write: Duration,
-    /// Processor time of a worker for each task, before it runs.
+    /// Processor time of a worker for each task before it runs, and again after it, before it is reported.
+    pub start: Duration,
+    /// Processor time of a worker for each task beside that, for which nobody waits.
     pub worker: Duration,
     /// How much longer than its own time a task keeps its slot.
     pub over: Duration,
+    /// How much of that varies from task to task.
+    pub spread: Duration,
     /// Processor time of the client for a task of a `map`.
     pub map: Duration,
     /// The same for a task of a graph, from its `delayed` to the submission.
@@ -45,8 +49,10 @@ impl Default for Parameters {
             latency: Duration::from_micros(100),
             turn: Duration::ZERO,
             write: Duration::ZERO,
+            start: Duration::ZERO,
             worker: Duration::ZERO,
             over: Duration::ZERO,
+            spread: Duration::ZERO,
             map: Duration::ZERO,
             delayed: Duration::ZERO,
             submit: Duration::ZERO,
@@ -92,8 +98,10 @@ impl Parameters {
                 "latency" => parameters.latency = time,
                 "turn" => parameters.turn = time,
                 "write" => parameters.write = time,
+                "start" => parameters.start = time,
                 "worker" => parameters.worker = time,
                 "over" => parameters.over = time,
+                "spread" => parameters.spread = time,
                 "map" => parameters.map = time,
                 "delayed" => parameters.delayed = time,
                 "submit" => parameters.submit = time,

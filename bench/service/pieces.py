@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import statistics
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 from figures import Figure, time_of
 from jobs import service, shuffled
+from program import compiled
 
 BYTES = 400_000_000
 LARGE, SMALL = 100, 4_000
@@ -14,16 +17,26 @@ MEMORY = 4 << 30
 COPIES = SERVERS = 2
 
 
+def floor(nbytes: int, count: int) -> list[float]:
+    """Seconds that writing and reading take a program in C that does what cannot be left out."""
+    program = compiled(Path(__file__).with_name("gathered.c"), "-O2", "-msse4.2", "-pthread")
+    command = [program, str(nbytes), str(count), str(count)]
+    ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+    return list(map(float, ran.stdout.split()))
+
+
 def measure(quick: bool) -> Iterator[Figure]:
     """Yield the figures."""
     rounds = 1 if quick else 3
     nbytes = BYTES // 10 if quick else BYTES
     times = {LARGE: [], SMALL: []}
+    floors = {LARGE: [], SMALL: []}
     with service(MEMORY) as (running, folder):
         shuffled(running, folder, 20, 20, nbytes // 10)
         for _ in range(rounds):
             for count in times:
                 times[count].append(shuffled(running, folder, count, count, nbytes))
+                floors[count].append(floor(nbytes, count))
     medians = {
         count: statistics.median(took.whole for took in all_) for count, all_ in times.items()
     }
@@ -46,6 +59,16 @@ def measure(quick: bool) -> Iterator[Figure]:
         "≤ 3 ×",
         ratio <= 3,
         f"{per_piece:.0f} bytes a piece; the old way would be {SMALL * SMALL:,} reads",
+    )
+    least = {count: statistics.median(map(sum, all_)) for count, all_ in floors.items()}
+    write, read = map(statistics.median, zip(*floors[SMALL], strict=True))
+    yield Figure(
+        "the same by a C program: batches sorted by partition, sent twice, looked up, copied and digested",
+        f"{time_of(least[SMALL])} ({time_of(write)} + {time_of(read)})",
+        f"{LARGE} × {LARGE}: {time_of(least[LARGE])}",
+        f"{least[SMALL] / least[LARGE]:.1f} ×",
+        limit=f"ours is {medians[SMALL] / least[SMALL]:.1f} × that, and {medians[LARGE] / least[LARGE]:.1f} × for "
+        f"{LARGE} × {LARGE}",
     )
     with service(64 << 20) as (running, folder):
         took = shuffled(running, folder, SMALL, SMALL, nbytes)

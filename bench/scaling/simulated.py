@@ -183,6 +183,7 @@ def learn(workers: int) -> dict[str, float]:
     # What is left of the time of a slot: tasks sleep longer than they ask for.
     slot = 1e6 * (point["seconds"] - point["mapped"]) / PER_SLOT - 1e6 * sparse_tasks.TASK
     costs["over"] = max(slot - 2 * costs["latency"] - scheduler / 2 - 2 * costs["start"], 0)
+    # Not learnt. Nothing above depends on it but the order in which tasks end.
     costs["spread"] = costs["over"] / 2
     costs["cores"] = float(os.cpu_count() or 1)
     return costs

@@ -165,6 +165,13 @@ class _Remembering(click.Command):
     default=None,
     help="Whether another process comes then.",
 )
+@click.option(
+    "--silence-logs",
+    type=int,
+    default=0,
+    hidden=True,
+    help="The level below which distributed's loggers say nothing on standard error.",
+)
 @supervised_option
 @click.option(
     "--channel",
@@ -200,6 +207,7 @@ def worker(
     lifetime: str | None,
     lifetime_stagger: str | None,
     lifetime_restart: bool | None,
+    silence_logs: int,
     supervised: bool,
     channel: int | None,
     scheduler_file: str | None,
@@ -279,6 +287,7 @@ def worker(
                 scheduler_timeout=scheduler_timeout,
                 death_timeout=limit_of_wait,
                 lifetime=(lifetime, lifetime_stagger, lifetime_restart),
+                silence=silence_logs,
                 log=LogFile(log_file, log_file_size),
             )
         except KeyboardInterrupt:
@@ -313,6 +322,7 @@ def _run(
     scheduler_timeout: float | None,
     death_timeout: float,
     lifetime: tuple[str | None, str | None, bool | None],
+    silence: int,
     log: LogFile,
 ) -> int:
     # Not before somebody runs the command: it imports distributed.
@@ -322,6 +332,8 @@ def _run(
     from treadle.worker._service import Service
     from treadle.worker._supervisor import Supervisor
 
+    if silence:
+        _silence(silence)
     # Copies of a worker that its tasks forked have no use without it, and memory and files all the same.
     _core.end_children_with_process()
     if not supervised:
@@ -380,6 +392,13 @@ def _run(
         _close(native, status)
         service.stop()
     return status
+
+
+def _silence(level: int) -> None:
+    """Let distributed's loggers say nothing below a level on standard error."""
+    for handler in logging.getLogger("distributed").handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.setLevel(level)
 
 
 class _OutdatedError(Exception):

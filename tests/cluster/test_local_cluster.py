@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -513,3 +515,38 @@ def test_what_runs_at_a_worker_waits_for_each_of_its_plugins(
         answers: dict[str, list[str]] = {}
         until(lambda: answers.update(client.run(plugins)) or len(answers) == 2, "it has joined")
         assert list(answers.values()) == [sorted(names)] * 2
+
+
+SAYS = """
+import sys, treadle
+if __name__ == "__main__":
+    options = eval(sys.argv[1])
+    with treadle.LocalCluster(1, threads_per_worker=1, **options) as cluster:
+        with treadle.Client(cluster) as client:
+            client.run(abs, -1)
+            client.run_on_scheduler(abs, -1)
+            [kept] = client.get_worker_logs().values()
+    print(any("out-of-band function 'abs'" in line for _, line in kept))
+"""
+
+
+@pytest.mark.parametrize("processes", [True, False])
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({}, False), ({"silence_logs": "error"}, False), ({"silence_logs": 0}, True)],
+)
+def test_what_distributed_says_is_silenced_but_kept(
+    tmp_path: Path, processes: bool, options: dict[str, Any], says: bool
+) -> None:
+    script = tmp_path / "says.py"
+    script.write_text(SAYS)
+    command = [sys.executable, str(script), repr({"processes": processes, **options})]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=SOON, check=True)
+    assert ran.stdout == "True\n"
+    assert ("out-of-band" in ran.stderr) is says
+
+
+@pytest.mark.parametrize("level", ["loud", True, -1, 2.5])
+def test_what_is_no_level_is_refused(level: Any) -> None:
+    with pytest.raises(ValueError, match="silence_logs="):
+        LocalCluster(1, processes=False, silence_logs=level)

@@ -415,7 +415,6 @@ def test_certificates_are_not_given_twice(files):
         ({"heartbeat_interval": "1s"}, "heartbeat_interval="),
         ({"direct_to_workers": False}, "direct_to_workers="),
         ({"connection_limit": 5}, "connection_limit="),
-        ({"silence_logs": logging.ERROR}, "silence_logs="),
         ({"worker_dashboard_address": ":0"}, "worker_dashboard_address="),
         ({"direct_to_workers": True, "silence_logs": logging.WARNING, "name": "me"}, None),
         ({"silence_logs": False, "protocol": "tcp", "heartbeat_interval": None}, None),

@@ -14,15 +14,19 @@ from distributed.utils import format_dashboard_link
 
 from treadle._pages import resolved
 
-__all__ = ["dashboard_at", "http_address", "memory_limit_of", "warn_without_effect"]
+__all__ = [
+    "dashboard_at",
+    "http_address",
+    "level_of",
+    "memory_limit_of",
+    "warn_without_effect",
+]
 
 
-def warn_without_effect(loop: Any, silence_logs: Any, worker_dashboard_address: Any) -> None:
+def warn_without_effect(loop: Any, worker_dashboard_address: Any) -> None:
     """Warn of options of distributed's that have no effect here."""
     without_effect = {
         "loop": loop is not None and "its scheduler and workers have no event loop",
-        "silence_logs": silence_logs not in (None, False, logging.WARNING)
-        and "set the level of the logger 'treadle'",
         "worker_dashboard_address": worker_dashboard_address is not None
         and "workers have no pages; the scheduler's show them",
     }
@@ -31,6 +35,26 @@ def warn_without_effect(loop: Any, silence_logs: Any, worker_dashboard_address: 
             warnings.warn(
                 f"treadle.LocalCluster: {name}= has no effect: {reason}", UserWarning, stacklevel=3
             )
+
+
+def level_of(silence_logs: Any) -> int:
+    """Return the level of what processes log to standard error; 0: all of it.
+
+    Raises
+    ------
+    ValueError
+        There is no such level.
+    """
+    if not silence_logs:
+        return 0
+    level = silence_logs
+    if isinstance(level, str):
+        level = getattr(logging, level.upper(), None)
+    if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level < 2**31:
+        raise ValueError(
+            f"silence_logs={silence_logs!r}: give a level of logging, such as logging.ERROR or 'error', or False"
+        )
+    return level
 
 
 def memory_limit_of(limit: Any, workers: int) -> int:

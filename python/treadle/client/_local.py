@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 import secrets
@@ -11,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +23,7 @@ from dask.system import CPU_COUNT
 from dask.utils import parse_bytes
 from distributed import Status
 from distributed.deploy.cluster import Cluster
-from distributed.utils import Log, Logs
+from distributed.utils import Log, Logs, silence_logging_cmgr
 
 from treadle import _core
 from treadle._compat.distributed import SchedulerInfo, SpecCluster
@@ -37,6 +38,7 @@ from treadle.client._cluster_credentials import ClusterCredentials
 from treadle.client._cluster_options import (
     dashboard_at,
     http_address,
+    level_of,
     memory_limit_of,
     warn_without_effect,
 )
@@ -114,7 +116,10 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         Of the cluster, for people.
     asynchronous
         It is used in the running event loop: ``await`` it, or ``async with``, and await what is called.
-    loop, silence_logs, worker_dashboard_address
+    silence_logs
+        The level below which distributed's loggers say nothing on standard error, here and in the
+        workers. Logs that are kept have it all (``client.get_worker_logs``). False: they say all.
+    loop, worker_dashboard_address
         Of distributed's cluster. What they ask for is warned of.
     worker_timeout
         A worker that says nothing for so many seconds is lost.
@@ -158,13 +163,14 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         name: str | None = None,
         asynchronous: bool = False,
         loop: Any = None,
-        silence_logs: Any = None,
+        silence_logs: Any = logging.WARNING,
         worker_dashboard_address: Any = None,
         **unknown: Any,
     ) -> None:
         if unknown:
             raise TypeError(f"treadle.LocalCluster does not take {', '.join(sorted(unknown))}")
-        warn_without_effect(loop, silence_logs, worker_dashboard_address)
+        warn_without_effect(loop, worker_dashboard_address)
+        self._level = level_of(silence_logs)
         certificates = named(certificates)
         host, self.security = security_of_cluster(security, protocol, host, certificates)
         count = workers if workers is not None else n_workers
@@ -179,6 +185,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         self._lock = threading.Lock()
         self._closed = False
         self._timeout = timeout
+        self._silence = ExitStack()
         # Not that of `SpecCluster`, which would start a loop, and all else in it.
         Cluster.__init__(self, asynchronous=asynchronous, name=name or secrets.token_hex(4))
         self._loop: Any = self._loop_runner.loop if asynchronous else None
@@ -239,6 +246,8 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
     ) -> None:
         """Start the scheduler, then the workers."""
         try:
+            if self._level:
+                self._silence.enter_context(silence_logging_cmgr(self._level))
             self._credentials = ClusterCredentials(
                 self.directory, secret, certificates, self.security, insecure
             )
@@ -590,6 +599,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             _addresses.forget(self.scheduler_address)
             self._server.close()
         self._directory.remove()
+        self._silence.close()
         self.status = Status.closed
         if self._loop is not None and not self.called_from_running_loop:
             self._loop_runner.stop()

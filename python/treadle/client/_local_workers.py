@@ -61,6 +61,7 @@ def process_worker(
         cluster.scheduler_address,
         # They end with this process, which has the scheduler: as long as it is stopped, they wait.
         *("--scheduler-timeout", "1e9"),
+        *("--silence-logs", str(cluster._level)),
         name=name,
         nthreads=threads,
         memory_limit=limit,

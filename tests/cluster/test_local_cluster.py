@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -550,3 +551,46 @@ def test_what_distributed_says_is_silenced_but_kept(
 def test_what_is_no_level_is_refused(level: Any) -> None:
     with pytest.raises(ValueError, match="silence_logs="):
         LocalCluster(1, processes=False, silence_logs=level)
+
+
+PRELOAD = """
+import os
+
+def dask_setup(worker):
+    os.environ["PRELOADED"] = "yes"
+"""
+
+
+def test_workers_have_the_environment_and_preloads_that_were_given(tmp_path: Path) -> None:
+    preload = tmp_path / "preloaded.py"
+    preload.write_text(PRELOAD)
+    env = {"OMP_NUM_THREADS": 3, "MINE": "here", "NONE": None}
+    options = {"env": env, "preload": str(preload), "interface": "lo", "lifetime": 3600}
+    with Client(workers=2, threads_per_worker=1, **options) as client:
+        assert client.cluster.scheduler_address.startswith("treadle://127.0.0.1:")
+
+        def seen() -> list[str | None]:
+            return [os.environ.get(name) for name in (*env, "PRELOADED")]
+
+        assert list(client.run(seen).values()) == [["3", "here", None, "yes"]] * 2
+        # So has a process that replaces one.
+        client.restart()
+        assert list(client.run(seen).values()) == [["3", "here", None, "yes"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"processes": False, "env": {"A": 1}}, "env=: only workers that are processes"),
+        ({"processes": False, "preload": "x.py", "lifetime": "1h"}, "preload=, lifetime=: only"),
+        ({"lifetime": "soon"}, "--lifetime is 'soon'"),
+        ({"env": ["A"]}, "give names of variables"),
+        ({"interface": "lo", "host": "127.0.0.1"}, "not both"),
+        ({"interface": "no-such"}, "no-such"),
+    ],
+)
+def test_options_of_workers_that_cannot_be_are_refused(
+    options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=reason):
+        LocalCluster(1, **options)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from dask.utils import parse_bytes
 from distributed.system import MEMORY_LIMIT
 from distributed.utils import format_dashboard_link
 
+from treadle._lifetime import lifetime_of
 from treadle._pages import resolved
+from treadle.client._inherited import inherited
 
 __all__ = [
+    "ProcessOptions",
     "dashboard_at",
     "http_address",
     "level_of",
@@ -55,6 +59,58 @@ def level_of(silence_logs: Any) -> int:
             f"silence_logs={silence_logs!r}: give a level of logging, such as logging.ERROR or 'error', or False"
         )
     return level
+
+
+class ProcessOptions(NamedTuple):
+    """What only workers that are processes can be told."""
+
+    env: Mapping[str, Any]
+    preload: Sequence[str]
+    #: How long they stay, give or take how long, and whether others come then.
+    lifetime: tuple[str | None, str | None, bool | None]
+
+    @classmethod
+    def of(cls, in_process: bool, **given: Any) -> ProcessOptions:
+        """Return the options that were given, which are right.
+
+        Raises
+        ------
+        TypeError, ValueError
+            They are not, or workers are threads.
+        """
+        named = [name for name, value in given.items() if value is not None]
+        if in_process and named:
+            raise ValueError(
+                f"{', '.join(f'{name}=' for name in named)}: only workers that are processes have "
+                "this: give processes=True"
+            )
+        env, preload = given["env"] or {}, given["preload"] or ()
+        if not isinstance(env, Mapping):
+            raise TypeError(f"env={env!r}: give names of variables and their values")
+        times = (given["lifetime"], given["lifetime_stagger"])
+        duration, stagger = (None if time is None else str(time) for time in times)
+        options = cls(
+            env,
+            [preload] if isinstance(preload, str) else list(preload),
+            (duration, stagger, given["lifetime_restart"]),
+        )
+        lifetime_of(*options.lifetime)
+        return options
+
+    def environment(self) -> dict[str, str]:
+        """Return what their environment has beside this process's."""
+        own = {str(name): str(value) for name, value in self.env.items() if value is not None}
+        return {**inherited(), **own}
+
+    def arguments(self) -> list[str]:
+        """Return the arguments of ``treadle worker``."""
+        duration, stagger, restart = self.lifetime
+        found = [part for each in self.preload for part in ("--preload", each)]
+        found += () if duration is None else ("--lifetime", duration)
+        found += () if stagger is None else ("--lifetime-stagger", stagger)
+        if restart is not None:
+            found.append("--lifetime-restart" if restart else "--no-lifetime-restart")
+        return found
 
 
 def memory_limit_of(limit: Any, workers: int) -> int:

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial, wraps
 from pathlib import Path
@@ -23,7 +23,7 @@ from dask.system import CPU_COUNT
 from dask.utils import parse_bytes
 from distributed import Status
 from distributed.deploy.cluster import Cluster
-from distributed.utils import Log, Logs, silence_logging_cmgr
+from distributed.utils import Log, Logs, get_ip_interface, silence_logging_cmgr
 
 from treadle import _core
 from treadle._compat.distributed import SchedulerInfo, SpecCluster
@@ -36,6 +36,7 @@ from treadle._unserved import UnservedError
 from treadle.client import _addresses
 from treadle.client._cluster_credentials import ClusterCredentials
 from treadle.client._cluster_options import (
+    ProcessOptions,
     dashboard_at,
     http_address,
     level_of,
@@ -43,7 +44,6 @@ from treadle.client._cluster_options import (
     warn_without_effect,
 )
 from treadle.client._demands import security_of_cluster
-from treadle.client._inherited import inherited
 from treadle.client._local_workers import ByName, process_worker, thread_worker
 from treadle.client._scaling import FAREWELL, Adaptive, Scaling
 from treadle.client._scheduler_comm import SchedulerComm, identity
@@ -116,6 +116,12 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         Of the cluster, for people.
     asynchronous
         It is used in the running event loop: ``await`` it, or ``async with``, and await what is called.
+    interface
+        The network interface whose address the scheduler and the workers have, instead of ``host``.
+    env, preload, lifetime, lifetime_stagger, lifetime_restart
+        For workers that are processes: variables of their environment; modules or scripts whose
+        ``dask_setup(worker)`` runs before the first task; after what time they leave, when their values
+        have moved (``"1h"``), give or take what time, and whether others replace them then.
     silence_logs
         The level below which distributed's loggers say nothing on standard error, here and in the
         workers. Logs that are kept have it all (``client.get_worker_logs``). False: they say all.
@@ -151,6 +157,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         local_directory: str | os.PathLike[str] | None = None,
         dashboard_address: str | int | None = ":0",
         host: str | None = None,
+        interface: str | None = None,
         scheduler_port: int = 0,
         timeout: float = 10.0,
         worker_timeout: float = 10.0,
@@ -164,6 +171,11 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         asynchronous: bool = False,
         loop: Any = None,
         silence_logs: Any = logging.WARNING,
+        env: Mapping[str, Any] | None = None,
+        preload: str | Sequence[str] | None = None,
+        lifetime: Any = None,
+        lifetime_stagger: Any = None,
+        lifetime_restart: bool | None = None,
         worker_dashboard_address: Any = None,
         **unknown: Any,
     ) -> None:
@@ -171,6 +183,10 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             raise TypeError(f"treadle.LocalCluster does not take {', '.join(sorted(unknown))}")
         warn_without_effect(loop, worker_dashboard_address)
         self._level = level_of(silence_logs)
+        if interface is not None:
+            if host is not None:
+                raise ValueError("give host= or interface=, not both")
+            host = get_ip_interface(interface)
         certificates = named(certificates)
         host, self.security = security_of_cluster(security, protocol, host, certificates)
         count = workers if workers is not None else n_workers
@@ -179,6 +195,14 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         in_process = count is None and not processes if processes is None else not processes
         if count is None:
             count = 1 if in_process else CPU_COUNT
+        self._process_options = ProcessOptions.of(
+            in_process,
+            env=env,
+            preload=preload,
+            lifetime=lifetime,
+            lifetime_stagger=lifetime_stagger,
+            lifetime_restart=lifetime_restart,
+        )
         threads = threads_per_worker or max(1, CPU_COUNT // max(count, 1))
         limit = memory_limit_of(memory_limit, max(count, 1))
         checked = resources_of(resources)
@@ -491,7 +515,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             return
         # The scheduler waits a little for the causes of their deaths.
         self._tell("supervise", {"names": names})
-        with template_of(len(names), inherited) as template:
+        with template_of(len(names), self._process_options.environment) as template:
             for name in names:
                 self.workers[name] = self._make_worker(name, template=template)
 

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from treadle.client._inherited import inherited
 from treadle.supervision import Template, WorkerProcess, arguments_of
 from treadle.worker._thread import ThreadWorker
 
@@ -57,11 +56,13 @@ def process_worker(
 ) -> WorkerProcess:
     """Start a worker process, which is replaced when it dies; ``limit`` is in bytes."""
     directory = directory or _directory_of(cluster, name)
+    options = cluster._process_options
     arguments = arguments_of(
         cluster.scheduler_address,
         # They end with this process, which has the scheduler: as long as it is stopped, they wait.
         *("--scheduler-timeout", "1e9"),
         *("--silence-logs", str(cluster._level)),
+        *options.arguments(),
         name=name,
         nthreads=threads,
         memory_limit=limit,
@@ -72,7 +73,12 @@ def process_worker(
         insecure=cluster._credentials.insecure,
     )
     return WorkerProcess(
-        name, arguments, cluster._died, template, environment=inherited, directory=directory
+        name,
+        arguments,
+        cluster._died,
+        template,
+        environment=options.environment,
+        directory=directory,
     )
 
 

@@ -206,7 +206,7 @@ def figures(result: dict[str, Any]) -> dict[str, Any]:
         axes.minorticks_off()
         axes.set_title(f"push to {count} engines{where}")
         axes.grid(alpha=0.3)
-        axes.legend(frameon=False, fontsize=7, ncols=2)
+        axes.legend(frameon=False, fontsize=7, ncols=2, handlelength=5)
         made[f"notebook-{name}{suffix}"] = figure
 
     figure, parts = plt.subplots(ncols=2, figsize=(11, 5), layout="constrained")

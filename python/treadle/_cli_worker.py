@@ -33,11 +33,11 @@ from treadle._cli_cluster import (
 from treadle._cli_supervisor import nworkers_of, supervise
 from treadle._cli_values import Seconds, memory_of
 from treadle._exit_status import LEFT, LOST, OVERFLOWED, RESTART, UNREACHED
-from treadle._lifetime import Lifetime, lifetime_of
 from treadle._numbers import amounts
 
 if TYPE_CHECKING:
     from treadle._core import Directory
+    from treadle._lifetime import Lifetime
     from treadle.worker._ends import End
     from treadle.worker._engine import Engine
     from treadle.worker._main_thread import MainThread
@@ -230,6 +230,8 @@ def worker(
     """
     if (address is None) == (scheduler_file is None):
         raise click.UsageError("give the scheduler's ADDRESS, or --scheduler-file")
+    from treadle._lifetime import lifetime_of
+
     limit_of_wait = _seconds(death_timeout)
     with clear_errors():
         lifetime_of(lifetime, lifetime_stagger, lifetime_restart)
@@ -327,6 +329,7 @@ def _run(
 ) -> int:
     # Not before somebody runs the command: it imports distributed.
     from treadle import _core
+    from treadle._lifetime import lifetime_of
     from treadle._settings import memory_share_of_termination, warn_of_unread
     from treadle.worker._main_thread import MainThread
     from treadle.worker._service import Service

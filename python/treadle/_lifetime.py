@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 import time
-from typing import Any
 
 import dask
-from dask.utils import parse_timedelta
+
+from treadle._settings import seconds_of
 
 __all__ = ["Lifetime", "lifetime_of"]
 
@@ -45,10 +45,10 @@ def lifetime_of(duration: str | None, stagger: str | None, restart: bool | None)
     ValueError
         One of them is no length of time, or workers might leave as soon as they come.
     """
-    seconds = _seconds("duration", "--lifetime", duration)
+    seconds = seconds_of(f"{_SETTING}.duration", "--lifetime", duration)
     if seconds is None:
         return None
-    most = _seconds("stagger", "--lifetime-stagger", stagger) or 0.0
+    most = seconds_of(f"{_SETTING}.stagger", "--lifetime-stagger", stagger) or 0.0
     if seconds <= most:
         raise ValueError(
             f"a lifetime of {seconds:g} s, give or take {most:g} s, may be over at once: give a longer "
@@ -57,17 +57,3 @@ def lifetime_of(duration: str | None, stagger: str | None, restart: bool | None)
     if restart is None:
         restart = bool(dask.config.get(f"{_SETTING}.restart", False))
     return Lifetime(seconds + random.uniform(-most, most), restart)
-
-
-def _seconds(name: str, option: str, given: str | None) -> float | None:
-    text: Any = dask.config.get(f"{_SETTING}.{name}", None) if given is None else given
-    if text is None:
-        return None
-    try:
-        seconds = float(parse_timedelta(text))
-    except (KeyError, TypeError, ValueError):
-        seconds = -1.0
-    if not seconds >= 0:
-        name = f"{_SETTING}.{name}" if given is None else option
-        raise ValueError(f"{name} is {text!r}: give a length of time, such as 30 minutes or 1h")
-    return seconds

@@ -19,6 +19,7 @@ __all__ = [
     "process_environment",
     "resources_of",
     "scheduler_settings",
+    "seconds_of",
     "warn_of_unread",
 ]
 
@@ -74,15 +75,26 @@ def idle_timeout_of(given: str | None) -> float | None:
     ValueError
         That is no length of time.
     """
-    text = dask.config.get(_IDLE, None) if given is None else given
+    return seconds_of(_IDLE, "--idle-timeout", given, zero=False)
+
+
+def seconds_of(setting: str, option: str, given: str | None, *, zero: bool = True) -> float | None:
+    """Return a length of time in seconds: as given by an option, or by Dask's configuration; None: by neither.
+
+    Raises
+    ------
+    ValueError
+        It is none, or it is 0 where ``zero`` does not allow that.
+    """
+    text = dask.config.get(setting, None) if given is None else given
     if text is None:
         return None
     try:
         seconds = float(parse_timedelta(text))
     except (KeyError, TypeError, ValueError):
         seconds = -1.0
-    if not seconds > 0:
-        name = _IDLE if given is None else "--idle-timeout"
+    if not (seconds > 0 or (zero and seconds == 0)):
+        name = setting if given is None else option
         raise ValueError(f"{name} is {text!r}: give a length of time, such as 30 minutes or 1h")
     return seconds
 

@@ -10,20 +10,13 @@ import pytest
 
 import treadle
 from client_support import AGAINST, SOON
+from process_support import until
 from treadle._lifetime import lifetime_of
 
 pytestmark = [
     pytest.mark.skipif(AGAINST != "treadle", reason="of Treadle's commands"),
     pytest.mark.timeout(4 * SOON, method="signal"),
 ]
-
-
-def until(is_so):
-    """Wait until something is so."""
-    end = time.monotonic() + SOON
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 def test_a_worker_leaves_and_its_values_stay(start, secret):

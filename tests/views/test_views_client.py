@@ -12,7 +12,8 @@ from ipyparallel.error import TaskAborted
 from IPython.core.interactiveshell import InteractiveShell
 
 import treadle
-from views_support import SOON
+from views_support import SOON, endless
+from waiting import until
 
 
 def test_an_executor_of_engines(client: treadle.Client) -> None:
@@ -38,10 +39,19 @@ def test_waiting_for_calls(client: treadle.Client, view: Any, capsys: Any) -> No
     assert "100%" in capsys.readouterr().out
 
 
-def test_calls_that_have_not_begun_are_aborted(client: treadle.Client, view: Any) -> None:
-    running = view.apply_async(time.sleep, SOON)
+@pytest.mark.parametrize("arrived", [False, True])
+def test_calls_that_have_not_begun_are_aborted(
+    client: treadle.Client, view: Any, arrived: bool
+) -> None:
+    running = endless(view)
     waiting = view.apply_async(abs, -1)
-    assert client.queue_status()[0]["queue"] >= 1
+    if arrived:
+        # A status is asked of each worker directly, a call goes through the tree: it may come later.
+        until(
+            lambda: all(client.queue_status(engine)["queue"] == 2 for engine in client.ids),
+            "the calls wait",
+            SOON,
+        )
     client.abort(waiting, block=True)
     assert all(isinstance(one, TaskAborted) for one in waiting.get(SOON))
     client.interrupt()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pickle
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 
 import distributed
 import pytest
@@ -80,13 +82,33 @@ def test_futures_that_failed_pass(client, queue):
         found.result(timeout=SOON)
 
 
-def test_pending_futures_pass(client, queue, gate):
+@pytest.fixture
+def in_thread(monkeypatch):
+    """Calls in a thread. That a key is known is not learnt from time that passes."""
+    monkeypatch.setattr("treadle.sidecar._futures._PATIENCE", 100 * SOON)
+    with ThreadPoolExecutor() as pool:
+        yield pool.submit
+
+
+def test_pending_futures_pass(client, queue, gate, in_thread):
     future = client.submit(pass_gate, gate, 5)
-    queue.put(future)
+    in_thread(queue.put, future).result(SOON)
     found = queue.get(timeout=SOON)
     assert not found.done()
     gate.open()
     assert found.result(timeout=SOON) == 5
+
+
+def test_a_pending_future_is_put_once_its_task_is_there(client, queue, gate, in_thread):
+    early = Future("submitted-later", client)
+    put = in_thread(queue.put, early, timeout=SOON)
+    with pytest.raises(FutureTimeoutError):
+        put.result(0.2)
+    future = client.submit(pass_gate, gate, 5, key="submitted-later")
+    put.result(SOON)
+    assert not queue.get(timeout=SOON).done()
+    gate.open()
+    assert future.result(timeout=SOON) == 5
 
 
 def test_getting_times_out(queue):
@@ -239,6 +261,15 @@ def test_a_variable_of_a_future(client, variable):
     found = variable.get(timeout=SOON)
     assert found.key == future.key
     assert found.result(timeout=SOON) == 2
+
+
+def test_a_variable_of_a_pending_future(client, variable, gate, in_thread):
+    future = client.submit(pass_gate, gate, 5)
+    in_thread(variable.set, future).result(SOON)
+    found = variable.get(timeout=SOON)
+    assert not found.done()
+    gate.open()
+    assert found.result(timeout=SOON) == 5
 
 
 def test_a_variable_keeps_its_future_alive(client, variable, eventually):

@@ -12,12 +12,13 @@ from collections.abc import AsyncIterator, Hashable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+from treadle._ask import ask
 from treadle.sidecar._connection import Connection
 from treadle.worker import errors
 
 __all__ = ["Tasks", "Watched", "failure_of"]
 
-# Seconds after which a key of which the scheduler has said nothing is taken to be pending.
+# Seconds that the scheduler has to say how a key stands.
 _PATIENCE = 10.0
 
 
@@ -92,6 +93,8 @@ class Tasks(Mapping[Hashable, Watched]):
         self._connection = connection
         self._watched: dict[Hashable, Watched] = {}
         self._holders: defaultdict[Hashable, set[str]] = defaultdict(set)
+        # The event loop alone would not keep them.
+        self._learning: set[asyncio.Future[None]] = set()
 
     def __getitem__(self, key: Hashable) -> Watched:
         watched = self._watched[key]
@@ -103,7 +106,9 @@ class Tasks(Mapping[Hashable, Watched]):
         watched = self._watched.get(key)
         if watched is not None and watched.state == "lost" and watched.told.is_set():
             # distributed's extensions look again and again until the key is there.
-            self._watch(watched.key)
+            again = asyncio.ensure_future(self._learn(self._watch(watched.key)))
+            self._learning.add(again)
+            again.add_done_callback(self._learning.discard)
             return False
         return watched is not None and _is_known(watched)
 
@@ -152,13 +157,24 @@ class Tasks(Mapping[Hashable, Watched]):
         """Hold a key for the time of a block, which begins when the scheduler has said what it is."""
         self.hold([key], holder)
         try:
-            watched = self._watched[key]
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(watched.told.wait(), _PATIENCE)
-            watched.told.set()
+            await self._learn(self._watched[key])
             yield
         finally:
             self.drop([key], holder)
+
+    async def _learn(self, watched: Watched) -> None:
+        """Wait until the scheduler has said how a key stands."""
+        with suppress(asyncio.TimeoutError, OSError):
+            await asyncio.wait_for(self._is_told(watched), _PATIENCE)
+        watched.told.set()
+
+    async def _is_told(self, watched: Watched) -> None:
+        # The scheduler says nothing by itself of a task that has not ended.
+        if not watched.told.is_set():
+            about = {"keys": [watched.key], "names": True}
+            if not await ask(self._connection, "", "tasks", about):
+                # There is no task: that is what it says next.
+                await watched.told.wait()
 
     def _watch(self, key: Hashable) -> Watched:
         if key in self._watched:

@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+import treadle
 from client_support import AGAINST, SOON
 from process_support import alive, kill
 from waiting import until
@@ -377,6 +378,61 @@ def test_a_client_is_not_its_forked_childs(tmp_path):
         [sys.executable, str(script)], capture_output=True, text=True, timeout=4 * SOON
     )
     assert ran.stdout == "fine\n", ran.stderr
+
+
+SPAWNING = """
+import multiprocessing, pickle, sys
+from concurrent.futures import ProcessPoolExecutor
+
+import treadle
+
+class Number:
+    def __init__(self, value):
+        self.value = value
+
+class OwnError(Exception):
+    pass
+
+def double(number):
+    if number.value < 0:
+        raise OwnError(number)
+    return Number(2 * number.value)
+
+def use(address):
+    assert double.__module__ == "__mp_main__"
+    with treadle.Client(address) as client:
+        numbers = client.gather(client.map(double, [Number(1), Number(2)]))
+        try:
+            client.submit(double, Number(-1)).result()
+        except OwnError as error:
+            numbers += error.args
+        return [(type(one) is Number, one.value) for one in numbers]
+
+if __name__ == "__main__":
+    with treadle.LocalCluster(n_workers=1, threads_per_worker=1) as cluster:
+        context = multiprocessing.get_context(sys.argv[1])
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
+            print(pool.submit(use, cluster.scheduler_address).result())
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_what_a_script_defines_is_submitted_by_a_child_that_it_spawned(method, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SPAWNING)
+    ran = subprocess.run(
+        [sys.executable, str(script), method], capture_output=True, text=True, timeout=2 * SOON
+    )
+    assert ran.stdout == "[(True, 2), (True, 4), (True, -1)]\n", ran.stderr
+
+
+def test_standard_input_of_workers_is_empty():
+    """Tasks, and programs that they start, would wait for ever."""
+    with treadle.Client(n_workers=1, threads_per_worker=1, set_as_default=False) as client:
+        ran = client.submit(subprocess.run, ["cat"], capture_output=True)
+        assert ran.result(SOON).stdout == b""
+        with pytest.raises(EOFError):
+            client.submit(input).result(SOON)
 
 
 BESIDE_A_CHILD = """

@@ -347,7 +347,7 @@ pub(crate) fn is_atom(value: &Bound<'_, PyAny>) -> bool {
 
 fn find_module<'py>(name: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
     let py = name.py();
-    let is_main = name.eq(intern!(py, "__main__"))?;
+    let is_main = name.eq(intern!(py, "__main__"))? || name.eq(pickle::SPAWNED_MAIN)?;
     match is_main {
         true => Ok(None),
         false => loaded_module(py, name),

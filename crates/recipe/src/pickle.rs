@@ -102,12 +102,17 @@ fn families(py: Python<'_>) -> Option<Bound<'_, PyAny>> {
     module.getattr("dumps").ok()
 }
 
+/// In `__main__`, and in what a process that `multiprocessing` has spawned calls the script of its parent.
+const MAIN: &[u8] = b"_main__";
+/// That one.
+pub(crate) const SPAWNED_MAIN: &str = "__mp_main__";
+
 /// Whether a pickle names what only exists in this process's script, or is in a module that the
 /// user wants pickled by value.
 fn names_main(object: &Bound<'_, PyAny>, bytes: &[u8]) -> PyResult<bool> {
     /// Longer pickles of data may well contain the word.
     const SHORT: usize = 1000;
-    let names_main = contains(bytes, b"__main__") && (bytes.len() < SHORT || !is_data(object)?);
+    let names_main = contains(bytes, MAIN) && (bytes.len() < SHORT || !is_data(object)?);
     Ok(names_main || is_registered(object)?)
 }
 
@@ -153,6 +158,8 @@ pub(crate) fn registered_modules(py: Python<'_>) -> PyResult<Option<Bound<'_, Py
         return Ok(None);
     };
     let registered = cloudpickle.call_method0(intern!(py, "list_registry_pickle_by_value"))?;
+    // What names it is found without looking at where each object is from.
+    registered.call_method1(intern!(py, "discard"), (SPAWNED_MAIN,))?;
     Ok(registered.is_truthy()?.then_some(registered))
 }
 
@@ -258,7 +265,7 @@ pub(crate) fn limited(object: &Bound<'_, PyAny>, limit: usize) -> PyResult<Optio
         Err(error) => return Err(error),
     }
     let mut file = file.borrow_mut();
-    let fits = !file.full && !contains(&file.bytes, b"__main__");
+    let fits = !file.full && !contains(&file.bytes, MAIN);
     Ok(fits.then(|| std::mem::take(&mut file.bytes)))
 }
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from treadle._spawned import SCRIPT
+
 __all__ = ["dtype_of", "name_of"]
 
 
@@ -49,7 +51,7 @@ def _pickled(dtype: np.dtype[Any]) -> bytes | None:
         return None
     # What is defined in this process's script does not exist in the other's: the array is pickled
     # by value.
-    return None if b"__main__" in name else name
+    return None if SCRIPT in name else name
 
 
 @lru_cache(maxsize=1024)

@@ -8,6 +8,8 @@ from typing import Any
 
 import cloudpickle
 
+from treadle._spawned import SCRIPT, pickle_spawned_by_value
+
 __all__ = ["decode", "encode"]
 
 # crates/python, `encode.rs`
@@ -67,13 +69,14 @@ def _pickle(obj: Any) -> Encoded:
 
     try:
         stream = pickle.dumps(obj, protocol=5, buffer_callback=keep)
-        by_value = b"__main__" in stream
+        by_value = SCRIPT in stream
     except (AttributeError, pickle.PicklingError, TypeError):
         # Lambdas, local classes, modules, …
         by_value = True
     if by_value:
         # What is defined in this process's script does not exist in the other's.
         buffers.clear()
+        pickle_spawned_by_value()
         stream = cloudpickle.dumps(obj, protocol=5, buffer_callback=keep)
     return _PICKLE, stream, buffers
 

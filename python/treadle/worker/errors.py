@@ -26,6 +26,7 @@ from distributed.utils import truncate_exception
 
 from treadle._compat.dask import task_spec
 from treadle._compat.distributed import worker_module
+from treadle._spawned import SCRIPT
 from treadle.worker import _tracebacks
 
 __all__ = [
@@ -162,7 +163,7 @@ def _pickle(exception: BaseException) -> bytes:
     for by in (_Pickler, _CloudPickler):
         try:
             pickled = _dumps(by, exception)
-            if by is _Pickler and b"__main__" in pickled:
+            if by is _Pickler and SCRIPT in pickled:
                 # The receiver has another __main__: this has to travel by value.
                 continue
             if len(pickled) <= _LARGEST:

@@ -4,23 +4,23 @@ use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use rustix::process::{Signal, getpid, kill_process};
 use std::ffi::CString;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 /// Interrupts this process when its standard input ends, and kills it `patience` seconds later: by
-/// then it has ended by itself, unless a task holds the interpreter's lock.
+/// then it has ended by itself, unless a task holds the interpreter's lock. What reads standard input
+/// from now on finds it empty: a task, or a program that a task starts, would wait for ever.
 #[pyfunction]
 pub(crate) fn end_with_input(patience: f64) -> PyResult<()> {
     let patience = Duration::try_from_secs_f64(patience)
         .map_err(|error| pyo3::exceptions::PyValueError::new_err(error.to_string()))?;
+    let input = take_input()?;
     let watch = move || {
         let mut part = [0; 4096];
-        // SAFETY: standard input is open, or reading from it fails.
-        let input = unsafe { std::os::fd::BorrowedFd::borrow_raw(0) };
         loop {
-            match rustix::io::read(input, &mut part) {
+            match rustix::io::read(&input, &mut part) {
                 Ok(0) => break,
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(_) => break,
@@ -33,6 +33,18 @@ pub(crate) fn end_with_input(patience: f64) -> PyResult<()> {
     treadle_reactor::thread::start("treadle-input", watch)
         .map(drop)
         .map_err(|error| PyOSError::new_err(error.to_string()))
+}
+
+/// What standard input was; `/dev/null` takes its place.
+fn take_input() -> std::io::Result<OwnedFd> {
+    // SAFETY: it is borrowed for a moment. If it is closed, an error says so.
+    let input = unsafe { BorrowedFd::borrow_raw(0) }.try_clone_to_owned()?;
+    let nothing = std::fs::File::open("/dev/null")?;
+    // SAFETY: both are descriptors of this process.
+    match unsafe { libc::dup2(nothing.as_raw_fd(), 0) } {
+        0 => Ok(input),
+        _ => Err(std::io::Error::last_os_error()),
+    }
 }
 
 /// A pipe whose end for writing only this process has: it ends with the process, however that ends.

@@ -205,6 +205,19 @@ def test_the_next_cluster_removes_what_one_left(new_client, tmp_path):
             kill(child)
 
 
+def test_a_cluster_that_its_program_leaves_leaves_nothing(tmp_path):
+    code = f"""
+    import treadle
+    cluster = treadle.LocalCluster(
+        n_workers=1, threads_per_worker=1, security=True, local_directory={str(tmp_path)!r}
+    )
+    client = treadle.Client(cluster)
+    assert client.submit(abs, -1).result() == 1
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=2 * SOON)
+    assert not below(tmp_path)
+
+
 class TestDirectories:
     def test_a_forked_child_does_not_keep_one(self, tmp_path):
         from treadle import _core

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import math
 import os
@@ -65,6 +66,9 @@ _START = 60.0
 
 # Seconds between two looks at workers that start.
 _PAUSE = 0.005
+
+# Seconds that workers have to end when the program does, before they are killed.
+_AT_EXIT = 1.0
 
 # Seconds for whoever reads what workers printed.
 _LAST_WORDS = 0.5
@@ -681,3 +685,14 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _close_all() -> None:
+    """Close, as distributed does, the clusters that the program has left: their directories are removed."""
+    for cluster in list(_alive):
+        # Nobody is there to be told, and the processes end with this one.
+        with suppress(Exception):
+            cluster._end(_AT_EXIT)
+
+
+atexit.register(_close_all)

@@ -60,14 +60,36 @@ def test_a_client_and_an_installation_end_in_any_order(new_client):
 
 
 @pytest.mark.skipif(AGAINST != "treadle", reason="it is about Treadle's clusters")
-def test_a_client_of_distributed_is_refused_at_once():
+def test_a_client_of_distributed_is_treadles_where_its_scheduler_is():
+    """Libraries make clients themselves, of what they are given."""
+    import treadle
+
+    with treadle.LocalCluster(processes=False, n_workers=1) as cluster:
+        address = cluster.scheduler_address
+        for there in (cluster, address):
+            with Client(there, set_as_default=False) as client:
+                assert type(client) is treadle.Client
+                assert client.submit(inc, 1).result(SOON) == 2
+        with dask.config.set({"scheduler-address": address}), Client() as client:
+            assert type(client) is treadle.Client
+    with (
+        distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as dasks,
+        Client(dasks, set_as_default=False) as client,
+    ):
+        assert type(client) is Client
+
+
+@pytest.mark.skipif(AGAINST != "treadle", reason="it is about Treadle's clusters")
+def test_a_subclass_of_the_client_of_distributed_is_refused_at_once():
     # In a process of its own: distributed's client is not closed then, and whichever thread collects
     # it waits for its loop.
     script = """
     import os, distributed, treadle
+    class Client(distributed.Client):
+        pass
     with treadle.LocalCluster(processes=False) as cluster:
         try:
-            distributed.Client(cluster, timeout=100)
+            Client(cluster, timeout=100)
         except RuntimeError as error:
             os.write(1, str(error).encode())
             os._exit(0)

@@ -12,7 +12,7 @@ from treadle import _scheduler_file
 from treadle._secret import kept
 from treadle._security import default_is_tls, of_prefix
 
-__all__ = ["Credentials", "complete", "forget", "has_tls", "known", "of_file", "remember"]
+__all__ = ["Credentials", "complete", "forget", "has_tls", "is_own", "known", "of_file", "remember"]
 
 SCHEME = "treadle://"
 SCHEME_TLS = "treadle+tls://"
@@ -44,6 +44,11 @@ def complete(address: str, certificates: Mapping[str, str] | None = None) -> str
     if "://" in address:
         return address
     return f"{SCHEME_TLS if certificates or default_is_tls() else SCHEME}{address}"
+
+
+def is_own(address: str) -> bool:
+    """Return whether a complete address is one of Treadle's schedulers, and not of distributed's."""
+    return address.startswith((SCHEME, SCHEME_TLS))
 
 
 def has_tls(address: str) -> bool:

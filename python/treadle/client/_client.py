@@ -25,7 +25,8 @@ from treadle import _core
 from treadle._compat.dask import HLGExpr
 from treadle._compat.distributed import pack_data, parse_timedelta
 from treadle.client import _observed, _options
-from treadle.client._distributed import documented, futures_of
+from treadle.client._addresses import is_own
+from treadle.client._distributed import ClientOfDistributed, documented, futures_of
 from treadle.client._early import Early
 from treadle.client._future import Future
 from treadle.client._gather import Gathering, find_futures
@@ -691,3 +692,18 @@ class Client(Viewing):
                 if state is not None and state.status == "error":
                     state.retry()
         connection.retry(keys)
+
+
+def _choose(cls: Any, address: Any = None, *_args: Any, **_kwargs: Any) -> Any:
+    """Make a ``distributed.Client``: a :class:`Client`, if it is to connect to Treadle's scheduler.
+
+    Libraries make their clients themselves, of the address or the cluster that they are given.
+    """
+    if address is None:
+        address = dask.config.get("scheduler-address", None)
+    place = getattr(address, "scheduler_address", address)
+    mine = cls is ClientOfDistributed and isinstance(place, str) and is_own(place)
+    return object.__new__(Client if mine else cls)
+
+
+ClientOfDistributed.__new__ = _choose

@@ -126,7 +126,8 @@ class _Feed(Comm):  # type: ignore[misc]
         operation = msg.get("op")
         if operation is not None and operation != "feed":
             raise NotImplementedError(
-                f"Treadle's scheduler does not serve {operation!r} of distributed's scheduler"
+                f"Treadle's scheduler does not serve {operation!r} of distributed's scheduler: use "
+                "treadle.Client(address), or import it before distributed.Client(address) is called"
             )
         self._request = msg
         return 0

@@ -208,7 +208,9 @@ def test_a_worker_that_cannot_start_says_with_which_status_it_ends(start, tmp_pa
     scheduler = start("scheduler", "--port", "0")
     worker = start("worker", scheduler.address, "--preload", str(preload))
     assert worker.wait() == 1
-    assert "no, thank you" in worker.output
+    # Its traceback, too.
+    assert "RuntimeError: no, thank you" in worker.output
+    assert 'preload.py", line 1' in worker.output
     until(lambda: "exited with code 1" in scheduler.output, "the scheduler hears of its end")
 
 

@@ -49,15 +49,20 @@ def test_records_of_one_that_is_read_and_of_one_that_is_given_up(
 ) -> None:
     service = servers.service
     table = Table(MAPS, PARTITIONS, COUNT)
-    with service.shuffle(MAPS, PARTITIONS, ROWS, name="whole") as shuffle:
+    with service.shuffle(MAPS, PARTITIONS, ROWS, name="the whole table") as shuffle:
         receipts = table.write_all(shuffle)
         [running] = service.records().running
-        assert (running.name, running.kind, running.transferred) == ("whole", "service", MAPS)
+        assert (running.name, running.kind, running.transferred) == (
+            "the whole table",
+            "service",
+            MAPS,
+        )
         assert running.waits_for == "barrier"
         shuffle.commit(receipts)
         table.compare(shuffle)
     [record] = ended(service, 1)
-    assert (record.name, record.state, record.phase) == ("whole", "finished", "read")
+    assert "the whole table" in record.row()
+    assert (record.name, record.state, record.phase) == ("the whole table", "finished", "read")
     assert (record.inputs, record.outputs, record.copies) == (MAPS, PARTITIONS, 2)
     assert (record.rows, record.repeated) == (MAPS * COUNT, 0)
     assert record.bytes == MAPS * COUNT * ROWS.itemsize
@@ -84,18 +89,18 @@ def test_records_of_one_that_is_read_and_of_one_that_is_given_up(
     assert "server b was lost" in [trouble["what"] for trouble in harmed.troubles]
 
     until(lambda: journal.exists() and len(read(str(journal))) == 3, "the journal has them")
-    assert [one.name for one in read(str(journal))] == ["whole", "harmed", "given up"]
+    assert [one.name for one in read(str(journal))] == ["the whole table", "harmed", "given up"]
     address = servers.master.address
     listed = run("list", "--service", address, "--json", "-")
     assert listed.returncode == 0, listed.stderr
     names = [one["name"] for one in json.loads(listed.stdout)["shuffles"]]
-    assert names == ["whole", "harmed", "given up"]
+    assert names == ["the whole table", "harmed", "given up"]
     shown = run("show", "--service", "harmed", address)
     assert "server b was lost" in shown.stdout, shown.stderr
     missing = run("show", "--service", "nothing-like-it", address)
     assert missing.returncode == 1
     assert "the shuffle master knows no shuffle" in missing.stderr
-    past = run("history", "whole", "--journal", journal)
+    past = run("history", "the whole table", "--journal", journal)
     assert "20,000" in past.stdout, past.stderr
     assert run("list", "--service").returncode == 2
 

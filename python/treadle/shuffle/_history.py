@@ -17,8 +17,10 @@ from dask.utils import format_bytes, format_time
 __all__ = ["ShuffleRecord", "Shuffles", "Sizes", "picture"]
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
-# The first characters of a name, and of the token in a key, that are shown in tables.
+# The first characters that are shown in tables: of a hash, as Dask's names and the tokens in keys are, and of
+# a name of the shuffle service.
 _SHOWN = 8
+_SHOWN_OF_NAME = 40
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,7 @@ class ShuffleRecord:
 
     def _called(self) -> str:
         if self.key is None:
-            return self.name[:_SHOWN]
+            return self.name[: _SHOWN_OF_NAME if self.kind == "service" else _SHOWN]
         prefix, dash, token = self.key.rpartition("-")
         return f"{prefix}{dash}{token[:_SHOWN]}"
 

@@ -178,13 +178,18 @@ class Service:
             from treadle._compat.distributed import process_preloads
 
             self._setting_up = "preload scripts"
-            self._preloads = process_preloads(
-                self.worker,
-                self._preload,
-                self._preload_argv,
-                file_dir=self.worker.local_directory,
-            )
-            await self._preloads.start()
+            try:
+                self._preloads = process_preloads(
+                    self.worker,
+                    self._preload,
+                    self._preload_argv,
+                    file_dir=self.worker.local_directory,
+                )
+                await self._preloads.start()
+            except Exception:
+                # What is raised ends the worker by its last line.
+                logger.exception("The worker cannot preload %s", self._preload)
+                raise
             self._setting_up = None
         try:
             names = await self._ask_sidecar("worker_plugins")

@@ -349,6 +349,9 @@ def dask_client(tmp_path):
         made.append(cluster)
         client = distributed.Client(cluster, set_as_default=False)
         made.append(client)
+        # Workers that have just begun are not running yet, and take nothing.
+        if options["n_workers"]:
+            client.wait_for_workers(options["n_workers"], timeout=SOON)
         return client
 
     yield make

@@ -195,7 +195,8 @@ def run(*arguments):
 def test_the_commands(start, tmp_path):
     file, journal = tmp_path / "scheduler.json", tmp_path / "shuffles.sqlite"
     options = ("--scheduler-file", str(file), "--shuffle-journal", str(journal))
-    start("scheduler", "--port", "0", *options)
+    # The file is there: a worker waits for half a second only.
+    assert start("scheduler", "--port", "0", *options).address
     start("worker", "--scheduler-file", str(file), "--nthreads", "1")
     with treadle.Client(scheduler_file=str(file)) as client:
         assert len(frame().shuffle("key", npartitions=3).compute()) == 4000

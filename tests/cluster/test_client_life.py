@@ -59,6 +59,13 @@ def test_a_client_and_an_installation_end_in_any_order(new_client):
     assert dask.config.get("scheduler", None) is None
 
 
+class Doubling(Client):
+    """A client of a library, as that of ``prefect-dask``."""
+
+    def submit(self, function, *args, **kwargs):
+        return super().submit(lambda *args: 2 * function(*args), *args, **kwargs)
+
+
 @pytest.mark.skipif(AGAINST != "treadle", reason="it is about Treadle's clusters")
 def test_a_client_of_distributed_is_treadles_where_its_scheduler_is():
     """Libraries make clients themselves, of what they are given."""
@@ -72,6 +79,10 @@ def test_a_client_of_distributed_is_treadles_where_its_scheduler_is():
                 assert client.submit(inc, 1).result(SOON) == 2
         with dask.config.set({"scheduler-address": address}), Client() as client:
             assert type(client) is treadle.Client
+        with Doubling(address, set_as_default=False) as client:
+            assert isinstance(client, treadle.Client)
+            assert type(client).__name__ == "Doubling"
+            assert client.submit(inc, 1).result(SOON) == 4
     with (
         distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as dasks,
         Client(dasks, set_as_default=False) as client,
@@ -80,23 +91,23 @@ def test_a_client_of_distributed_is_treadles_where_its_scheduler_is():
 
 
 @pytest.mark.skipif(AGAINST != "treadle", reason="it is about Treadle's clusters")
-def test_a_subclass_of_the_client_of_distributed_is_refused_at_once():
+def test_a_client_of_distributed_where_treadle_was_not_imported_is_refused_at_once():
+    import treadle
+
     # In a process of its own: distributed's client is not closed then, and whichever thread collects
     # it waits for its loop.
     script = """
-    import os, distributed, treadle
-    class Client(distributed.Client):
-        pass
-    with treadle.LocalCluster(processes=False) as cluster:
-        try:
-            Client(cluster, timeout=100)
-        except RuntimeError as error:
-            os.write(1, str(error).encode())
-            os._exit(0)
+    import os, sys, distributed
+    try:
+        distributed.Client(sys.argv[1], timeout=100)
+    except (NotImplementedError, RuntimeError) as error:
+        os.write(1, str(error).encode())
+        os._exit(0)
     """
-    command = [sys.executable, "-c", textwrap.dedent(script)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=SOON, check=True)
-    assert "use treadle.Client" in ran.stdout
+    with treadle.LocalCluster(processes=False) as cluster:
+        command = [sys.executable, "-c", textwrap.dedent(script), cluster.scheduler_address]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=SOON, check=True)
+    assert "treadle.Client" in ran.stdout
 
 
 def test_closing_twice(new_client):

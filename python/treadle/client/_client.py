@@ -6,7 +6,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from itertools import compress, islice
 from numbers import Number
 from queue import Queue
@@ -697,13 +697,20 @@ class Client(Viewing):
 def _choose(cls: Any, address: Any = None, *_args: Any, **_kwargs: Any) -> Any:
     """Make a ``distributed.Client``: a :class:`Client`, if it is to connect to Treadle's scheduler.
 
-    Libraries make their clients themselves, of the address or the cluster that they are given.
+    Libraries make their clients themselves, of the address or the cluster that they are given, and some
+    derive from ``distributed.Client``: what they override is above Treadle's then.
     """
     if address is None:
         address = dask.config.get("scheduler-address", None)
     place = getattr(address, "scheduler_address", address)
-    mine = cls is ClientOfDistributed and isinstance(place, str) and is_own(place)
-    return object.__new__(Client if mine else cls)
+    if isinstance(place, str) and is_own(place) and not issubclass(cls, Client):
+        cls = Client if cls is ClientOfDistributed else _derived(cls)
+    return object.__new__(cls)
+
+
+@cache
+def _derived(cls: Any) -> type:
+    return type(cls.__name__, (cls, Client), {"__module__": cls.__module__})
 
 
 ClientOfDistributed.__new__ = _choose

@@ -126,8 +126,7 @@ class _Feed(Comm):  # type: ignore[misc]
         operation = msg.get("op")
         if operation is not None and operation != "feed":
             raise NotImplementedError(
-                f"Treadle's scheduler does not serve {operation!r} of distributed's scheduler: use "
-                "treadle.Client(address), or import it before distributed.Client(address) is called"
+                f"Treadle's scheduler does not serve {operation!r} of distributed's scheduler"
             )
         self._request = msg
         return 0
@@ -171,7 +170,8 @@ class _Connector(Connector):  # type: ignore[misc]
         # Not an OSError, which distributed takes for a scheduler that is not there yet.
         raise RuntimeError(
             f"no treadle.Client of this process is connected to {wanted}, and a distributed.Client "
-            "cannot connect to it: use treadle.Client(...), or get_client() of a cluster"
+            "cannot connect to it: use treadle.Client(...), or import it before "
+            "distributed.Client(...) is called"
         )
 
 

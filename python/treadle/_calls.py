@@ -19,7 +19,7 @@ from treadle._compat.distributed import Serialize, ToPickle, dumps
 from treadle.worker import errors
 
 __all__ = [
-    "SIDECAR",
+    "NATIVE",
     "Opaque",
     "actors_answer",
     "error_of",
@@ -30,26 +30,12 @@ __all__ = [
     "unpack_answer",
 ]
 
-# What the sidecar serves of `client.scheduler`; all else is the scheduler's own.
-SIDECAR = frozenset(
+# What the native scheduler serves with plain values as arguments and answers, of what distributed's has. All
+# else is the sidecar's, which functions that run there may give further handlers.
+NATIVE = frozenset(
     [
-        *("queue_create", "queue_put", "queue_get", "queue_qsize"),
-        *("variable_set", "variable_get"),
-        *("semaphore_register", "semaphore_acquire", "semaphore_release", "semaphore_close"),
-        *("semaphore_refresh_leases", "semaphore_value"),
-        *("event_wait", "event_set", "event_clear", "event_is_set"),
-        *("multi_lock_acquire", "multi_lock_release"),
-        *("publish_list", "publish_put", "publish_get", "publish_delete"),
-        "publish_wait_flush",  # of clients of distributed up to 2026.3
-        *("memory_sampler_start", "memory_sampler_stop"),
-        *("log_event", "events", "get_metadata", "set_metadata"),
-        *("run_function", "versions", "logs", "get_logs", "broadcast"),
-        *("adaptive_target", "workers_to_close"),
-        *("register_scheduler_plugin", "unregister_scheduler_plugin"),
-        *("register_worker_plugin", "unregister_worker_plugin", "worker_plugins"),
-        "worker_plugin",
-        *("register_nanny_plugin", "unregister_nanny_plugin", "nanny_plugins", "nanny_plugin"),
-        *("profile", "profile_metadata", "start_task_metadata", "stop_task_metadata"),
+        *("identity", "ncores", "ncores_running", "who_has", "has_what", "nbytes", "processing"),
+        *("retire_workers", "terminate"),
     ]
 )
 

@@ -157,6 +157,37 @@ def test_a_worker_that_has_left_is_no_client() -> None:
         until(lambda: client.run_on_scheduler(look) == [client.id], "it is forgotten")
 
 
+class Counting:
+    """Handlers of a library, as the storage of ``optuna`` has them."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self.count = 0
+        scheduler.handlers["counting_add"] = self.add
+        scheduler.handlers["counting_read"] = self.read
+
+    def add(self, number: int) -> None:
+        self.count += number
+
+    async def read(self) -> dict[str, int]:
+        return {"count": self.count}
+
+
+def test_handlers_that_functions_add_are_served(client: Any) -> None:
+    def add_handlers(dask_scheduler: Any) -> None:
+        dask_scheduler.extensions["counting"] = Counting(dask_scheduler)
+
+    async def add_at_worker(dask_worker: Any) -> None:
+        await dask_worker.scheduler.counting_add(number=10)
+
+    client.run_on_scheduler(add_handlers)
+    client.sync(client.scheduler.counting_add, number=2)
+    workers = len(client.run(add_at_worker))
+    assert workers
+    assert client.sync(client.scheduler.counting_read) == {"count": 2 + 10 * workers}
+    with pytest.raises(NotImplementedError, match="'counting_forget'"):
+        client.sync(client.scheduler.counting_forget)
+
+
 def test_events_tell_who_comes_and_goes(client: Any) -> None:
     with treadle.Client(client.scheduler.address, set_as_default=False) as other:
         name = other.id

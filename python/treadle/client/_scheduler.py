@@ -16,7 +16,7 @@ from dask.sizeof import sizeof
 
 from treadle import _calls, _core
 from treadle._ask import Calling, ask, called_back, notify
-from treadle._calls import error_of
+from treadle._calls import NATIVE, error_of
 from treadle._compat.distributed import dumps
 from treadle._loop import off_loop
 from treadle._names import name_of
@@ -28,18 +28,10 @@ from treadle.client._replay import Recipe
 if TYPE_CHECKING:
     from treadle.client._client import Client
 
-__all__ = ["NATIVE", "Node", "Nodes", "Scheduler", "rename", "stream"]
+__all__ = ["Node", "Nodes", "Scheduler", "rename", "stream"]
 
 # Whose answers have tuples, as all that comes from distributed's scheduler.
 _OF_TUPLES = frozenset(["who_has", "has_what", "processing"])
-
-# What the native scheduler serves with plain values as arguments and answers.
-NATIVE = frozenset(
-    [
-        *("identity", "ncores", "ncores_running", "who_has", "has_what", "nbytes", "processing"),
-        *("retire_workers", "terminate"),
-    ]
-)
 
 
 async def ask_all(
@@ -138,9 +130,8 @@ class Scheduler(Diagnostics):
             raise AttributeError(operation)
         if operation in NATIVE:
             return self._native(operation)
-        if operation in _calls.SIDECAR:
-            return self._sidecar(operation)
-        return self._unserved(operation)
+        # Functions that run on the scheduler may have added handlers of their own.
+        return self._sidecar(operation)
 
     async def _ask(self, operation: str, argument: Mapping[str, Any]) -> Any:
         return await ask(self._connection, "", operation, argument)
@@ -224,14 +215,6 @@ class Scheduler(Diagnostics):
             answer = await ask_python(self._connection, "sidecar", operation, kwargs)
             # On distributed's wire, lists become tuples.
             return tuple(answer) if type(answer) is list else answer
-
-        return call
-
-    def _unserved(self, operation: str) -> Callable[..., Awaitable[Any]]:
-        async def call(**_kwargs: Any) -> Any:
-            raise NotImplementedError(
-                f"Treadle's scheduler does not serve {operation!r} of distributed's scheduler"
-            )
 
         return call
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from treadle import _calls
+from treadle._calls import NATIVE
 from treadle._loop import off_loop
-from treadle.client._scheduler import NATIVE, rename
+from treadle.client._scheduler import rename
 from treadle.supervision import RefusedError
 
 if TYPE_CHECKING:

@@ -262,7 +262,7 @@ class Sidecar:
             return handlers[name]
         except KeyError:
             raise NotImplementedError(
-                f"Treadle's scheduler does not serve {operation!r} of distributed's"
+                f"Treadle's scheduler does not serve {operation!r} of distributed's scheduler"
             ) from None
 
     # what the scheduler says by itself

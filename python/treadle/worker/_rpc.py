@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
 from treadle._ask import Calling, ask
-from treadle._calls import SIDECAR, actors_answer, pack, unpack_answer
+from treadle._calls import NATIVE, actors_answer, pack, unpack_answer
 from treadle.worker._native import Native
 
 __all__ = ["RPC", "SchedulerRPC", "WorkerRPC", "ask_scheduler"]
@@ -98,12 +98,12 @@ class WorkerRPC(_ByWorker):
 
 
 class SchedulerRPC(_ByWorker):
-    """The scheduler: its Python side for what that serves, the native one for the rest."""
+    """The scheduler: the native one for what that serves, its Python side for the rest."""
 
     async def _call(self, operation: str, kwargs: dict[str, Any]) -> Any:
-        if operation in SIDECAR:
-            return await self._python("sidecar", operation, kwargs)
+        if operation in NATIVE:
+            return await ask(self._native, "", operation, kwargs)
         if operation == "proxy":
             message = dict(cast("dict[str, Any]", kwargs["msg"]))
             return await self._python(kwargs["worker"], message.pop("op"), message)
-        return await ask(self._native, "", operation, kwargs)
+        return await self._python("sidecar", operation, kwargs)

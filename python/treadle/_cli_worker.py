@@ -289,7 +289,7 @@ def worker(
                 scheduler_timeout=scheduler_timeout,
                 death_timeout=limit_of_wait,
                 lifetime=(lifetime, lifetime_stagger, lifetime_restart),
-                silence=silence_logs,
+                silence_logs=silence_logs,
                 log=LogFile(log_file, log_file_size),
             )
         except KeyboardInterrupt:
@@ -324,19 +324,20 @@ def _run(
     scheduler_timeout: float | None,
     death_timeout: float,
     lifetime: tuple[str | None, str | None, bool | None],
-    silence: int,
+    silence_logs: int,
     log: LogFile,
 ) -> int:
     # Not before somebody runs the command: it imports distributed.
     from treadle import _core
     from treadle._lifetime import lifetime_of
+    from treadle._log import silence
     from treadle._settings import memory_share_of_termination, warn_of_unread
     from treadle.worker._main_thread import MainThread
     from treadle.worker._service import Service
     from treadle.worker._supervisor import Supervisor
 
-    if silence:
-        _silence(silence)
+    if silence_logs:
+        silence(silence_logs)
     # Copies of a worker that its tasks forked have no use without it, and memory and files all the same.
     _core.end_children_with_process()
     if not supervised:
@@ -395,13 +396,6 @@ def _run(
         _close(native, status)
         service.stop()
     return status
-
-
-def _silence(level: int) -> None:
-    """Let distributed's loggers say nothing below a level on standard error."""
-    for handler in logging.getLogger("distributed").handlers:
-        if isinstance(handler, logging.StreamHandler):
-            handler.setLevel(level)
 
 
 class _OutdatedError(Exception):

@@ -16,12 +16,28 @@ from typing import Any, TextIO, cast
 
 import dask
 
-__all__ = ["OF_NANNIES", "Log", "Tail"]
+__all__ = ["OF_NANNIES", "Log", "Tail", "silence"]
 
 _FORMAT = "%(asctime)s - %(name)s - %(levelname)s - %(message)s"
 _LOGGERS = ("distributed", "treadle")
 #: What the log of a worker's nanny has.
 OF_NANNIES = ("distributed.nanny", "treadle.nanny")
+
+
+# The least level of what logs themselves write to standard error.
+_least = logging.NOTSET
+
+
+def silence(level: int) -> None:
+    """Have loggers of distributed and Treadle write nothing below a level to standard error.
+
+    It is for a process that is a worker, and nothing else. What is kept is not less.
+    """
+    global _least
+    _least = level
+    for handler in logging.getLogger("distributed").handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.setLevel(level)
 
 
 class Tail:
@@ -101,7 +117,7 @@ class Log(logging.Handler):
         last_resort = logging.lastResort
         if (
             last_resort is not None
-            and record.levelno >= last_resort.level
+            and record.levelno >= max(last_resort.level, _least)
             and self._is_alone(record)
         ):
             # Logging tells people itself only where nobody handles a record.

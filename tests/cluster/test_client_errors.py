@@ -19,7 +19,17 @@ import distributed
 import pytest
 from distributed import wait
 
-from client_support import SOON, add, client_class, distributed_fails, div, fail, identity, inc
+from client_support import (
+    AGAINST,
+    SOON,
+    add,
+    client_class,
+    distributed_fails,
+    div,
+    fail,
+    identity,
+    inc,
+)
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -408,3 +418,41 @@ def test_prints_of_tasks_can_be_sent_to_the_client(client, eventually, capsys):
         return "hello from a task" in "".join(seen)
 
     eventually(printed)
+
+
+def test_workers_log_what_tasks_raise(client, eventually):
+    """Nobody may look at the future."""
+    future = client.submit(fail, "nobody looks", key="fails-unseen")
+    distributed.fire_and_forget(future)
+    del future
+
+    def logged():
+        logs = client.get_worker_logs().values()
+        return [text for log in logs for level, text in log if level == "ERROR"]
+
+    eventually(lambda: any("nobody looks" in text for text in logged()))
+    (text,) = [text for text in logged() if "nobody looks" in text]
+    assert "Compute Failed" in text
+    assert "fails-unseen" in text
+    assert "client_support.py" in text
+
+
+@pytest.mark.skipif(AGAINST != "treadle", reason="distributed logs all of them")
+def test_few_of_many_tasks_that_fail_at_once_are_logged(caplog, monkeypatch):
+    import logging
+
+    from treadle.worker._failures import FailureLog
+
+    logging.disable(logging.NOTSET)
+    now = [5.25]
+    monkeypatch.setattr("treadle.worker._failures.time.monotonic", lambda: now[0])
+    log = FailureLog()
+    log.task_failed("cancelled", asyncio.CancelledError())
+    for number in range(100):
+        log.task_failed(number, ValueError(number))
+    assert len(caplog.messages) == 10
+    assert "More that fail within this second" in caplog.messages[-1]
+    now[0] += 1
+    log.task_failed("x" * 10_000, ValueError("y" * 10_000))
+    assert len(caplog.messages) == 11
+    assert len(caplog.messages[-1]) < 3000

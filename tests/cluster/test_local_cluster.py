@@ -530,6 +530,12 @@ if __name__ == "__main__":
     print(any("out-of-band function 'abs'" in line for _, line in kept))
 """
 
+FAILS = """
+import sys, treadle
+with treadle.Client(workers=1, threads_per_worker=1, silence_logs=sys.argv[1]) as client:
+    assert client.submit(int, "no").exception()
+"""
+
 
 @pytest.mark.parametrize("processes", [True, False])
 @pytest.mark.parametrize(
@@ -545,6 +551,18 @@ def test_what_distributed_says_is_silenced_but_kept(
     ran = subprocess.run(command, capture_output=True, text=True, timeout=SOON, check=True)
     assert ran.stdout == "True\n"
     assert ("out-of-band" in ran.stderr) is says
+
+
+def test_what_workers_log_is_silenced(tmp_path: Path) -> None:
+    script = tmp_path / "fails.py"
+    script.write_text(FAILS)
+    outputs = []
+    for level in ("error", "critical"):
+        command = [sys.executable, str(script), level]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=SOON, check=True)
+        outputs.append(ran.stderr)
+    assert "Compute Failed" in outputs[0]
+    assert "Compute Failed" not in outputs[1]
 
 
 @pytest.mark.parametrize("level", ["loud", True, -1, 2.5])

@@ -32,6 +32,7 @@ from treadle.worker import errors
 from treadle.worker._actors import Actors
 from treadle.worker._ends import Cause
 from treadle.worker._engine import Engine
+from treadle.worker._failures import FailureLog
 from treadle.worker._main_thread import MainThread
 from treadle.worker._native import Native
 from treadle.worker._plugins import Plugins
@@ -94,6 +95,7 @@ class Service:
         self._shares_arrays = shares_arrays or own_process
         self._pid = os.getpid()
         self._log = Log(with_stderr=own_process)
+        self._failures = FailureLog()
         self._ready = threading.Event()
         self._stopped = False
         self._operations: dict[str, Callable[..., Any]] = {}
@@ -301,12 +303,17 @@ class Service:
 
         return self._loop.run(run())
 
-    def dump_error(self, exception: BaseException) -> bytes:
+    def task_raised(self, key: Hashable, exception: BaseException) -> bytes:
         """Return what a task raised as bytes; see :mod:`treadle.worker.errors`.
 
         Does not return if that ends the process, as it does in distributed.
         """
         self._end_if_leaving(exception, "A task")
+        self._failures.task_failed(key, exception)
+        return errors.dump(exception)
+
+    def dump_error(self, exception: BaseException) -> bytes:
+        """Return an exception as bytes."""
         return errors.dump(exception)
 
     def _end_if_leaving(self, exception: BaseException, what: str) -> None:

@@ -104,6 +104,12 @@ def as_message(exception: BaseException) -> dict[str, Any]:
     }
 
 
+def texts(exception: BaseException) -> tuple[str, str]:
+    """Return what it says, and its traceback, for people."""
+    shown = _visible(_traceback_of(exception))
+    return _repr(exception), "".join(tracebacks.format_tb(shown))[-_LONGEST_TRACEBACK:]
+
+
 def unserializable(value: Any, exception: BaseException, where: str = "") -> TypeError:
     """Return the error of a value that cannot be pickled, in distributed's words, and where it is."""
     what = f"Could not serialize object of type {typename(type(value))}"

@@ -125,7 +125,7 @@ fn run(py: Python<'_>, shared: &Arc<WorkerShared>, context: &Context, task: Task
             let error = PyRuntimeError::new_err(
                 "A task's recipe cannot be read. Run the same version of Treadle everywhere.",
             );
-            raised(py, shared, &error)
+            raised(py, shared, &task, &error)
         }
     };
     if shared.is_parents() {
@@ -172,7 +172,7 @@ fn attempt(
         // There is no memory to read it into: another task may find some.
         Err((_, error)) => {
             let error = pyo3::exceptions::PyMemoryError::new_err(error.to_string());
-            return raised(py, shared, &error);
+            return raised(py, shared, task, &error);
         }
     };
     let result = context.run(py, || {
@@ -220,7 +220,7 @@ fn attempt(
     stages.computed();
     match result.and_then(|value| keep(py, shared, task, key, value)) {
         Ok(returned) => Outcome::Returned(returned),
-        Err(error) => raised(py, shared, &error),
+        Err(error) => raised(py, shared, task, &error),
     }
 }
 
@@ -286,7 +286,7 @@ fn keep(
     })
 }
 
-fn raised(py: Python<'_>, shared: &Arc<WorkerShared>, error: &PyErr) -> Outcome {
+fn raised(py: Python<'_>, shared: &Arc<WorkerShared>, task: &Task, error: &PyErr) -> Outcome {
     // With its traceback, which `PyErr::value` leaves out before Python 3.12.
     let exception = error.clone_ref(py).into_value(py);
     let again = shared
@@ -296,9 +296,10 @@ fn raised(py: Python<'_>, shared: &Arc<WorkerShared>, error: &PyErr) -> Outcome 
     if again.unwrap_or(false) {
         return Outcome::GivenBack;
     }
+    let key = split(&task.recipe).and_then(|(key, _)| recipe::decode_key(py, &key).ok());
     let dumped = shared
         .service
-        .call(py, intern!(py, "dump_error"), (exception,))
+        .call(py, intern!(py, "task_raised"), (key, exception))
         .and_then(|bytes| bytes.extract::<Vec<u8>>(py));
     match dumped {
         Ok(bytes) => Outcome::Raised(bytes.into()),

@@ -1,0 +1,50 @@
+"""The log of tasks that fail: nobody may look at their futures."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Hashable
+
+from treadle.worker import errors
+
+__all__ = ["FailureLog"]
+
+logger = logging.getLogger("treadle.worker")
+
+# Tasks that are logged within a second.
+_MOST = 10
+# Characters of a key and of an exception.
+_LONGEST = 1000
+
+
+class FailureLog:
+    """Logs what tasks raise, as distributed's workers do, but at most ten in a second. In any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._second = 0
+        self._count = 0
+
+    def task_failed(self, key: Hashable, exception: BaseException) -> None:
+        """Log it, unless the task was cancelled."""
+        if isinstance(exception, asyncio.CancelledError):
+            return
+        with self._lock:
+            if (second := int(time.monotonic())) != self._second:
+                self._second, self._count = second, 0
+            self._count += 1
+            count = self._count
+        if count > _MOST:
+            return
+        more = "" if count < _MOST else "\nMore that fail within this second are not logged."
+        text, traceback = errors.texts(exception)
+        logger.error(
+            "Compute Failed\nKey:       %s\nException: %s\nTraceback:\n%s%s",
+            repr(key)[:_LONGEST],
+            text[:_LONGEST],
+            traceback.rstrip(),
+            more,
+        )

@@ -26,6 +26,8 @@ logger = logging.getLogger("distributed.deploy.adaptive")
 
 #: Seconds for all workers to end by themselves.
 FAREWELL = 5.0
+# Seconds for one of them, though others have taken all of that.
+_LEAST = 0.1
 
 # Seconds between two looks at workers that leave.
 _PAUSE = 0.005
@@ -93,7 +95,7 @@ class Scaling:
             return self._retire(addresses, names)
 
     def end(self, timeout: float) -> None:
-        """End all workers, also those that are just being started.
+        """End all workers, also those that are just being started, those by force that take longer.
 
         Whoever starts or retires some is waited for, but not for ever.
         """
@@ -103,9 +105,10 @@ class Scaling:
             for worker in workers:
                 with suppress(Exception):
                     worker.close()
+            until = time.monotonic() + timeout
             for worker in workers:
                 if isinstance(worker, WorkerProcess):
-                    worker.join(timeout)
+                    worker.join(max(until - time.monotonic(), _LEAST))
         finally:
             if is_alone:
                 self._lock.release()

@@ -441,6 +441,7 @@ def test_workers_log_what_tasks_raise(client, eventually):
 def test_few_of_many_tasks_that_fail_at_once_are_logged(caplog, monkeypatch):
     import logging
 
+    from treadle.supervision import wait_for_asides
     from treadle.worker._failures import FailureLog
 
     logging.disable(logging.NOTSET)
@@ -450,9 +451,11 @@ def test_few_of_many_tasks_that_fail_at_once_are_logged(caplog, monkeypatch):
     log.task_failed("cancelled", asyncio.CancelledError())
     for number in range(100):
         log.task_failed(number, ValueError(number))
+    wait_for_asides(SOON)
     assert len(caplog.messages) == 10
     assert "More that fail within this second" in caplog.messages[-1]
     now[0] += 1
     log.task_failed("x" * 10_000, ValueError("y" * 10_000))
+    wait_for_asides(SOON)
     assert len(caplog.messages) == 11
     assert len(caplog.messages[-1]) < 3000

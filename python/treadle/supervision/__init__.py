@@ -1,7 +1,7 @@
 """Worker processes that are looked after: by a local cluster, or by ``treadle worker``."""
 
 from treadle.supervision._arguments import arguments_of
-from treadle.supervision._aside import wait_for_asides
+from treadle.supervision._aside import aside, wait_for_asides
 from treadle.supervision._process import PRINTED, Death, WorkerProcess, template_of
 from treadle.supervision._template import Template
 from treadle.supervision._words import RefusedError, connect, is_supervisor, tell
@@ -13,6 +13,7 @@ __all__ = [
     "Template",
     "WorkerProcess",
     "arguments_of",
+    "aside",
     "connect",
     "is_supervisor",
     "tell",

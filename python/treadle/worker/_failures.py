@@ -39,12 +39,14 @@ class FailureLog:
             count = self._count
         if count > _MOST:
             return
+        # Not before a task fails.
+        from treadle.supervision import aside
+
         more = "" if count < _MOST else "\nMore that fail within this second are not logged."
         text, traceback = errors.texts(exception)
-        logger.error(
-            "Compute Failed\nKey:       %s\nException: %s\nTraceback:\n%s%s",
-            repr(key)[:_LONGEST],
-            text[:_LONGEST],
-            traceback.rstrip(),
-            more,
+        told = (
+            f"Compute Failed\nKey:       {repr(key)[:_LONGEST]}\nException: {text[:_LONGEST]}\n"
+            f"Traceback:\n{traceback.rstrip()}{more}"
         )
+        # The task does not wait for whoever reads standard error.
+        aside(lambda: logger.error("%s", told))

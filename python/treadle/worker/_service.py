@@ -309,7 +309,9 @@ class Service:
         Does not return if that ends the process, as it does in distributed.
         """
         self._end_if_leaving(exception, "A task")
-        self._failures.task_failed(key, exception)
+        # Whatever a user's handlers of logs do, the failure is told.
+        with suppress(Exception):
+            self._failures.task_failed(key, exception)
         return errors.dump(exception)
 
     def dump_error(self, exception: BaseException) -> bytes:

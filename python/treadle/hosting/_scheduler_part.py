@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from treadle._security import Certificates
@@ -43,7 +42,7 @@ class SchedulerPart:
     def adaptive_target(self, target_duration: Any, *, timeout: float) -> int:
         """Return how many workers there should be for what there is to do."""
         asked = self._python.adaptive_target(target_duration)
-        target: int = self._run(asked, timeout)
+        target: int = self._python.loop_thread.run(asked, timeout)
         return target
 
     async def is_active(self) -> bool:
@@ -52,7 +51,7 @@ class SchedulerPart:
 
     def needed(self, *, timeout: float) -> set[str]:
         """Return the names of the workers that are not to go, for their tasks or their values."""
-        needed: set[str] = self._run(self._find_needed(), timeout)
+        needed: set[str] = self._python.loop_thread.run(self._find_needed(), timeout)
         return needed
 
     async def _find_needed(self) -> set[str]:
@@ -70,7 +69,7 @@ class SchedulerPart:
         TimeoutError
             They have not, within so many seconds.
         """
-        self._run(self._python.retire_workers(names=list(names)), timeout)
+        self._python.loop_thread.run(self._python.retire_workers(names=list(names)), timeout)
 
     def connect(self) -> Client:
         """Return a new client, in this process, that nobody else uses."""
@@ -91,10 +90,6 @@ class SchedulerPart:
     def _python(self) -> SchedulerStandIn:
         assert self._cluster._sidecar is not None
         return self._cluster._sidecar.scheduler
-
-    def _run(self, coroutine: Coroutine[Any, Any, Any], timeout: float) -> Any:
-        loop = self._python.loop.asyncio_loop  # type: ignore[attr-defined]
-        return asyncio.run_coroutine_threadsafe(coroutine, loop).result(timeout)
 
     def close(self) -> None:
         self._cluster.close()

@@ -6,7 +6,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache, partial, wraps
 from itertools import compress, islice
 from numbers import Number
 from queue import Queue
@@ -694,18 +694,24 @@ class Client(Viewing):
         connection.retry(keys)
 
 
-def _choose(cls: Any, address: Any = None, *_args: Any, **_kwargs: Any) -> Any:
-    """Make a ``distributed.Client``: a :class:`Client`, if it is to connect to Treadle's scheduler.
+_init_of_distributed = ClientOfDistributed.__init__
+
+
+@wraps(_init_of_distributed)
+def _init(self: Any, address: Any = None, *args: Any, **kwargs: Any) -> None:
+    """Make a ``distributed.Client`` a :class:`Client`, if it is to connect to Treadle's scheduler.
 
     Libraries make their clients themselves, of the address or the cluster that they are given, and some
     derive from ``distributed.Client``: what they override is above Treadle's then.
     """
-    if address is None:
-        address = dask.config.get("scheduler-address", None)
-    place = getattr(address, "scheduler_address", address)
+    place = dask.config.get("scheduler-address", None) if address is None else address
+    place = getattr(place, "scheduler_address", place)
+    cls: Any = type(self)
     if isinstance(place, str) and is_own(place) and not issubclass(cls, Client):
-        cls = Client if cls is ClientOfDistributed else _derived(cls)
-    return object.__new__(cls)
+        self.__class__ = Client if cls is ClientOfDistributed else _derived(cls)
+        Client.__init__(self, address, *args, **kwargs)
+    else:
+        _init_of_distributed(self, address, *args, **kwargs)
 
 
 @cache
@@ -713,4 +719,4 @@ def _derived(cls: Any) -> type:
     return type(cls.__name__, (cls, Client), {"__module__": cls.__module__})
 
 
-ClientOfDistributed.__new__ = _choose
+ClientOfDistributed.__init__ = _init

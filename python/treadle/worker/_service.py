@@ -188,9 +188,10 @@ class Service:
                     file_dir=self.worker.local_directory,
                 )
                 await self._preloads.start()
-            except Exception:
-                # What is raised ends the worker by its last line.
-                logger.exception("The worker cannot preload %s", self._preload)
+            except Exception as error:
+                # What it says comes at the end of the worker.
+                traceback = errors.texts(error)[1]
+                logger.error("The worker cannot preload %s:\n%s", self._preload, traceback)
                 raise
             self._setting_up = None
         try:

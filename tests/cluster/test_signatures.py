@@ -105,6 +105,14 @@ def test_completion_shows_what_a_client_can_start() -> None:
     assert {"workers", "threads_per_worker", "memory_limit", "processes", "secret"} <= shown.keys()
 
 
+def test_classes_of_distributed_keep_their_signatures() -> None:
+    """Although they are Treadle's where the scheduler is."""
+    shown = inspect.signature(distributed.Client).parameters
+    assert {"address", "security", "asynchronous"} <= shown.keys()
+    shown = inspect.signature(distributed.as_completed).parameters
+    assert {"futures", "with_results", "timeout"} <= shown.keys()
+
+
 def test_hasattr_does_not_claim_what_is_not_served() -> None:
     assert not hasattr(object.__new__(WorkerStandIn), "validate_state")
     with treadle.LocalCluster(0) as cluster:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import partial
+from functools import partial, wraps
 from queue import Queue
 from typing import TYPE_CHECKING, Any
 
@@ -301,6 +301,7 @@ class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
         self._wake()
 
 
+@wraps(AsCompletedOfDistributed.__init__)
 def _choose(cls: Any, *_args: Any, **_kwargs: Any) -> Any:
     """Make a ``distributed.as_completed``: this module's, where the current client is Treadle's.
 

@@ -138,7 +138,7 @@ clean: ## remove what was built and installed here
 	rm -f python/treadle/_core*.so
 
 $(INSTALLED): requirements/bootstrap.lock requirements/dev.lock | check-python check-cargo
-	@test -x $(VENV_PY) || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	@$(VENV_PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); \
 		echo "$(PYTHON) could not create a virtual environment (Debian and Ubuntu: apt install python3-venv)."; exit 1; }
 	@echo "Installing the locked dependencies into $(VENV)"
 	@$(PIP_INSTALL) -r requirements/bootstrap.lock

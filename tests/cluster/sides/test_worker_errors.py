@@ -134,7 +134,7 @@ class Unpicklable2(Exception):
     ],
 )
 def test_an_exit_ends_a_process_that_is_a_worker(leaving: str, status: int) -> None:
-    code = f"from treadle.worker import Service; Service(own_process=True).dump_error({leaving})"
+    code = f"from treadle.worker import Service; Service(own_process=True).task_raised('key', {leaving})"
     command = [sys.executable, "-c", code]
     ended = subprocess.run(command, timeout=SOON, capture_output=True, text=True, check=False)
     assert ended.returncode == status

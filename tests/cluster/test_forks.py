@@ -381,7 +381,7 @@ def test_a_client_is_not_its_forked_childs(tmp_path):
 
 
 SPAWNING = """
-import multiprocessing, pickle, sys
+import multiprocessing, sys
 from concurrent.futures import ProcessPoolExecutor
 
 import treadle

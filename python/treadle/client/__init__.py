@@ -15,7 +15,7 @@ except ImportError as error:
 
 import dask.config
 
-from treadle.client import _feed
+from treadle.client import _dispatch, _feed
 from treadle.client._client import Client
 from treadle.client._completed import as_completed
 from treadle.client._failures import ActorLost, DataLost, InputUnavailable, WorkerLost
@@ -38,6 +38,7 @@ __all__ = [
 
 wait = distributed.wait
 _feed.register()
+_dispatch.register()
 
 # In a user's traceback, frames of the client are as uninteresting as distributed's.
 _hidden = dask.config.get("admin.traceback.shorten")

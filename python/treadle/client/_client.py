@@ -6,7 +6,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache, partial, wraps
+from functools import partial
 from itertools import compress, islice
 from numbers import Number
 from queue import Queue
@@ -25,8 +25,7 @@ from treadle import _core
 from treadle._compat.dask import HLGExpr
 from treadle._compat.distributed import pack_data, parse_timedelta
 from treadle.client import _observed, _options
-from treadle.client._addresses import is_own
-from treadle.client._distributed import ClientOfDistributed, documented, futures_of
+from treadle.client._distributed import documented, futures_of
 from treadle.client._early import Early
 from treadle.client._future import Future
 from treadle.client._gather import Gathering, find_futures
@@ -692,31 +691,3 @@ class Client(Viewing):
                 if state is not None and state.status == "error":
                     state.retry()
         connection.retry(keys)
-
-
-_init_of_distributed = ClientOfDistributed.__init__
-
-
-@wraps(_init_of_distributed)
-def _init(self: Any, address: Any = None, *args: Any, **kwargs: Any) -> None:
-    """Make a ``distributed.Client`` a :class:`Client`, if it is to connect to Treadle's scheduler.
-
-    Libraries make their clients themselves, of the address or the cluster that they are given, and some
-    derive from ``distributed.Client``: what they override is above Treadle's then.
-    """
-    place = dask.config.get("scheduler-address", None) if address is None else address
-    place = getattr(place, "scheduler_address", place)
-    cls: Any = type(self)
-    if isinstance(place, str) and is_own(place) and not issubclass(cls, Client):
-        self.__class__ = Client if cls is ClientOfDistributed else _derived(cls)
-        Client.__init__(self, address, *args, **kwargs)
-    else:
-        _init_of_distributed(self, address, *args, **kwargs)
-
-
-@cache
-def _derived(cls: Any) -> type:
-    return type(cls.__name__, (cls, Client), {"__module__": cls.__module__})
-
-
-ClientOfDistributed.__init__ = _init

@@ -122,23 +122,56 @@ impl<'a> Arenas<'a> {
     }
 
     fn fixed_rows(&mut self, width: usize, cursors: &mut [Cursor], arenas: &mut [&mut [u8]]) {
+        let partitions = &self.input.partitions.of_rows;
+        if let [Column::Fixed { bytes, stride, .. }] = *self.input.columns
+            && stride == width
+        {
+            // The only column has the rows as they are.
+            return self.place(width, bytes, partitions, cursors, arenas);
+        }
         let size = rows_of_block(width);
         let mut block = vec![0; size * width];
-        let partitions = &self.input.partitions.of_rows;
         for (number, partitions) in partitions.chunks(size).enumerate() {
-            let rows = partitions.len();
-            self.fields(number * size, rows, &mut block, 0, width);
-            for (row, &partition) in block.chunks_exact(width).zip(partitions) {
-                let cursor = &mut cursors[partition as usize];
-                if cursor.left == 0 {
-                    continue;
-                }
-                let end = cursor.at + width;
-                arenas[cursor.arena as usize][cursor.at..end].copy_from_slice(row);
-                cursor.digest = cursor.digest.wrapping_add(cursor.rows.of(row));
-                cursor.at = end;
-                self.cut.advance(cursor);
+            self.fields(number * size, partitions.len(), &mut block, 0, width);
+            self.place(width, &block, partitions, cursors, arenas);
+        }
+    }
+
+    /// Copies rows, which are side by side, to where they go.
+    fn place(
+        &mut self,
+        width: usize,
+        rows: &[u8],
+        partitions: &[u32],
+        cursors: &mut [Cursor],
+        arenas: &mut [&mut [u8]],
+    ) {
+        let words = rows.as_chunks::<8>().0.iter().map(|row| &row[..]);
+        match width {
+            // The compiler knows the length here: such a row is one load and one store.
+            8 => self.place_each(words, partitions, cursors, arenas),
+            _ => self.place_each(rows.chunks_exact(width), partitions, cursors, arenas),
+        }
+    }
+
+    #[inline]
+    fn place_each<'r>(
+        &mut self,
+        rows: impl Iterator<Item = &'r [u8]>,
+        partitions: &[u32],
+        cursors: &mut [Cursor],
+        arenas: &mut [&mut [u8]],
+    ) {
+        for (row, &partition) in rows.zip(partitions) {
+            let cursor = &mut cursors[partition as usize];
+            if cursor.left == 0 {
+                continue;
             }
+            let end = cursor.at + row.len();
+            arenas[cursor.arena as usize][cursor.at..end].copy_from_slice(row);
+            cursor.digest = cursor.digest.wrapping_add(cursor.rows.of(row));
+            cursor.at = end;
+            self.cut.advance(cursor);
         }
     }
 

@@ -296,6 +296,18 @@ impl Table {
         }
     }
 
+    /// A table of this header, whose bytes are right.
+    fn of(header: &Header, bytes: Bytes) -> Self {
+        Self {
+            width: header.width,
+            entry: header.entry(),
+            packed: header.packed,
+            bounds: (header.first, header.last),
+            len: header.pieces as usize,
+            bytes,
+        }
+    }
+
     /// The table, and the check that the header should have.
     fn parse(header: &Header, bytes: Bytes) -> Result<(Self, u32), BlockError> {
         header.validate()?;
@@ -304,29 +316,36 @@ impl Table {
             let found = bytes.len() as u64;
             return Err(BlockError::Length { expected, found });
         }
-        let width = header.width;
-        let bounds = (header.first, header.last);
-        let table = Self {
-            width,
-            entry: header.entry(),
-            packed: header.packed,
-            bounds,
-            len: header.pieces as usize,
-            bytes,
+        let table = Self::of(header, bytes);
+        let (entries, _) = table.bytes.as_chunks::<FIXED_ENTRY>();
+        let check = match table.entry {
+            // Most are such. The compiler knows their length here.
+            FIXED_ENTRY => table.verify(header, entries.iter().map(|entry| &entry[..]))?,
+            length => table.verify(header, table.bytes.chunks_exact(length))?,
         };
+        Ok((table, check))
+    }
+
+    /// Looks whether entries fit their header. Returns the check that the header should have.
+    #[inline]
+    fn verify<'a>(
+        &self,
+        header: &Header,
+        entries: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<u32, BlockError> {
         let mut check = header.digest();
         let mut sum = Tally::default();
         let mut next = u64::from(header.first);
         let mut before = Ends::default();
-        for (index, entry) in table.bytes.chunks_exact(table.entry).enumerate() {
-            let ends = table.ends(entry);
+        for (index, entry) in entries.enumerate() {
+            let ends = self.ends(entry);
             let Piece {
                 partition, tally, ..
-            } = table.between(entry, before, ends);
+            } = self.between(entry, before, ends);
             let limit = u64::from(u32::MAX);
             let Tally { rows, bytes, .. } = tally;
             // Ends of 32 bits cannot be further apart, unless one is before the other.
-            let ends_before = rows > limit || (width == 0 && bytes > limit);
+            let ends_before = rows > limit || (self.width == 0 && bytes > limit);
             if u64::from(partition) < next || partition > header.last || ends_before {
                 let piece = index as u32;
                 return Err(BlockError::Order { piece, partition });
@@ -347,7 +366,7 @@ impl Table {
             });
         }
         match before.stored == header.stored() {
-            true => Ok((table, check as u32)),
+            true => Ok(check as u32),
             false => Err(BlockError::Packed(header.packed)),
         }
     }
@@ -397,6 +416,7 @@ impl Table {
     }
 
     /// Where the piece of an entry ends.
+    #[inline]
     fn ends(&self, entry: &[u8]) -> Ends {
         let rows = u64::from(word(entry, 1));
         let bytes = match self.width {
@@ -415,6 +435,7 @@ impl Table {
     }
 
     /// The piece of an entry, from where the one before ends.
+    #[inline]
     fn between(&self, entry: &[u8], before: Ends, ends: Ends) -> Piece {
         let tally = Tally {
             rows: ends.rows.wrapping_sub(before.rows),
@@ -488,6 +509,10 @@ impl Table {
 pub struct TableBuilder {
     header: Header,
     bytes: Vec<u8>,
+    /// The digest of the entries.
+    digest: u64,
+    /// A piece whose partition is not above that of the one before.
+    misplaced: Option<BlockError>,
 }
 
 impl TableBuilder {
@@ -503,6 +528,8 @@ impl TableBuilder {
         Self {
             header,
             bytes: Vec::new(),
+            digest: 0,
+            misplaced: None,
         }
     }
 
@@ -514,23 +541,25 @@ impl TableBuilder {
         let header = &mut self.header;
         if header.pieces == 0 {
             header.first = partition;
+        } else if partition <= header.last {
+            let piece = header.pieces;
+            self.misplaced = Some(BlockError::Order { piece, partition });
         }
         header.last = partition;
         header.pieces += 1;
         header.tally.add(tally);
-        let words = [
-            u64::from(partition),
-            header.tally.rows,
-            tally.digest,
-            header.tally.bytes,
-        ];
-        let entry = words.map(|word| (word as u32).to_le_bytes());
-        let length = match header.width {
-            0 => VARIABLE_ENTRY,
-            _ => FIXED_ENTRY,
+        let mut entry = [0; VARIABLE_ENTRY];
+        entry[..4].copy_from_slice(&partition.to_le_bytes());
+        entry[4..8].copy_from_slice(&(header.tally.rows as u32).to_le_bytes());
+        entry[8..12].copy_from_slice(&(tally.digest as u32).to_le_bytes());
+        entry[12..].copy_from_slice(&(header.tally.bytes as u32).to_le_bytes());
+        // The compiler knows both lengths.
+        let (entry, digest) = match header.width {
+            0 => (&entry[..], TABLE.of(&entry)),
+            _ => (&entry[..FIXED_ENTRY], TABLE.of(&entry[..FIXED_ENTRY])),
         };
-        self.bytes
-            .extend_from_slice(&entry.as_flattened()[..length]);
+        self.digest = self.digest.wrapping_add(digest);
+        self.bytes.extend_from_slice(entry);
     }
 
     /// The header and the table.
@@ -538,8 +567,12 @@ impl TableBuilder {
     /// # Errors
     /// [`BlockError`]: pieces were out of order, or are too many.
     pub fn finish(mut self) -> Result<(Header, Table), BlockError> {
-        let table;
-        (table, self.header.check) = Table::parse(&self.header, self.bytes.into())?;
+        self.header.validate()?;
+        if let Some(error) = self.misplaced {
+            return Err(error);
+        }
+        self.header.check = self.header.digest().wrapping_add(self.digest) as u32;
+        let table = Table::of(&self.header, self.bytes.into());
         Ok((self.header, table))
     }
 }

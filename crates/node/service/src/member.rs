@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use prost::Message as _;
 use treadle_memory::{Pool, Segments};
-use treadle_net::{Address, ClusterId, NetError, Options, Peer, Wait};
+use treadle_net::{Address, ClusterId, Lane, NetError, Options, Peer, Wait};
 use treadle_node_shuffle::{Failure, Plane};
 use treadle_node_wire::decode_shuffled;
 use treadle_reactor::thread::{self, caught, lock};
@@ -130,7 +130,10 @@ impl Member {
         wait: &mut Wait<'_>,
         found: impl FnOnce(Option<ClusterId>),
     ) -> Result<Self, ServiceError> {
+        // The thread that hears the master moves nothing but its messages: rows of others are moved by
+        // those that handle them, without a hand-over.
         let to_master = Options {
+            lane: Some(Lane::attended()?),
             shared_memory: false,
             service: SERVICE,
             ..options.net.clone()

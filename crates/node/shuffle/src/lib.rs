@@ -13,6 +13,7 @@
 //! | `held` | how many bytes of rows are in memory |
 //! | `memory` | the plane's part of the worker's memory |
 //! | `sent_reads` | reads whose rows have left the process |
+//! | `waiter` | threads that wait for their tasks |
 //!
 //! | thread | what it does |
 //! | --- | --- |
@@ -35,10 +36,11 @@ mod read_rows;
 mod sent_reads;
 mod stored;
 mod tasks;
+mod waiter;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -56,6 +58,7 @@ pub use arena::{Arena, ArenaMemory};
 pub use failure::Failure;
 pub use packing::Packed;
 pub use read_rows::ReadRows;
+pub use waiter::Waiter;
 
 use held::Held;
 use machines::{After, Machines, RowsToSend, Step};
@@ -101,8 +104,8 @@ pub trait Callbacks: Send + Sync {
     fn tell(&self, message: ToMaster);
     /// Sends the queued messages.
     fn flush(&self);
-    /// Makes each thread in [`Callbacks::wait`] check its condition again.
-    fn wake(&self);
+    /// Makes these threads check their conditions again, if they are in [`Callbacks::wait`].
+    fn wake(&self, called: &[Arc<Waiter>]);
     /// Waits until `is_changed` returns true, or the master may have sent a message, or `most` has passed.
     /// Called by threads of tasks, without a lock.
     fn wait(&self, is_changed: &mut dyn FnMut() -> bool, most: Duration);
@@ -219,8 +222,6 @@ pub struct Plane(Arc<Inner>);
 
 pub(crate) struct Inner {
     machines: Mutex<Machines>,
-    /// Rises with each change that a waiting task may wait for.
-    changes: AtomicU64,
     callbacks: Box<dyn Callbacks>,
     options: Options,
     held: Arc<Held>,
@@ -255,7 +256,6 @@ impl Plane {
                 Machines::new(worker.into(), this.clone(), address, files, &held, config);
             Inner {
                 machines: Mutex::new(machines),
-                changes: AtomicU64::new(0),
                 callbacks,
                 options,
                 held,
@@ -349,10 +349,11 @@ impl Inner {
             .store(has_transferred, Ordering::Release);
         let due = machines.due();
         let after = std::mem::take(&mut machines.after);
-        if after.is_changed {
-            self.changes.fetch_add(1, Ordering::Release);
-        }
+        let called = machines.tasks.called();
         drop(machines);
+        if !called.is_empty() {
+            self.callbacks.wake(&called);
+        }
         self.finish(after, due);
         result
     }
@@ -373,9 +374,6 @@ impl Inner {
     }
 
     fn finish(&self, after: After, due: Option<Duration>) {
-        if after.is_changed {
-            self.callbacks.wake();
-        }
         if after.has_told {
             self.callbacks.flush();
         }

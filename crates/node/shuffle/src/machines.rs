@@ -81,7 +81,6 @@ pub(crate) struct After {
     /// Bytes to drop. They may be mapped memory: dropping it takes time, and other locks.
     garbage: Vec<Bytes>,
     pub(crate) has_told: bool,
-    pub(crate) is_changed: bool,
     pub(crate) log: Vec<String>,
 }
 
@@ -244,7 +243,6 @@ impl Machines {
     pub(crate) fn hear(&mut self, message: ToNode, callbacks: &dyn Callbacks) {
         if let ToNode::Committed { ask, result, .. } = message {
             self.tasks.committed(ask, result);
-            self.after.is_changed = true;
             return;
         }
         if let ToNode::Close(shuffle) = message {
@@ -311,7 +309,7 @@ impl Machines {
     /// The process ends: closes all connections and files.
     pub(crate) fn close(&mut self) {
         self.is_over = true;
-        self.after.is_changed = true;
+        self.tasks.call_all();
         self.incoming.close();
         self.outgoing.close();
         self.disk.close();

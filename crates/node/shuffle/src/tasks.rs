@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -17,7 +16,7 @@ use treadle_types::{Runs, WorkerId};
 use crate::machines::{Gathered, Machines, Step};
 use crate::packing::unpacked;
 use crate::read_rows::{ReadRows, digest_of};
-use crate::{Activity, ArenaMemory, Failure, Inner, POLL, Plane, Source, Stopwatch};
+use crate::{Activity, ArenaMemory, Failure, Inner, POLL, Plane, Source, Stopwatch, Waiter};
 
 /// The reason of tasks that are given back because the worker ends.
 const OVER: &str = "the worker ends";
@@ -26,24 +25,35 @@ const OVER: &str = "the worker ends";
 #[derive(Debug, Default)]
 pub(crate) struct Tasks {
     transfers: HashMap<Transfer, Running>,
-    commits: HashMap<u64, Option<Result<Generation, CommitError>>>,
+    commits: HashMap<u64, Committing>,
     reads: HashMap<u64, Reading>,
+    /// Threads that must be woken.
+    called: Vec<Arc<Waiter>>,
     /// The number of the last barrier, and of the last read.
     last: u64,
 }
 
 /// A transfer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Running {
+    waiter: Arc<Waiter>,
     /// Groups whose rows must be gathered.
     wanted: Vec<(GroupId, Runs)>,
     /// With the plan by which it has ended.
     outcome: Option<Result<(Receipt, Arc<Plan>), TransferError>>,
 }
 
+/// A barrier.
+#[derive(Debug)]
+struct Committing {
+    waiter: Arc<Waiter>,
+    outcome: Option<Result<Generation, CommitError>>,
+}
+
 /// A read.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Reading {
+    waiter: Arc<Waiter>,
     came: VecDeque<Came>,
     /// The rows that came last.
     rows: ReadRows,
@@ -60,10 +70,33 @@ struct Came {
     rows: Vec<Bytes>,
 }
 
+impl Running {
+    fn new(waiter: &Arc<Waiter>) -> Self {
+        Self {
+            waiter: Arc::clone(waiter),
+            wanted: Vec::new(),
+            outcome: None,
+        }
+    }
+}
+
+impl Reading {
+    fn new(waiter: &Arc<Waiter>) -> Self {
+        Self {
+            waiter: Arc::clone(waiter),
+            came: VecDeque::new(),
+            rows: ReadRows::default(),
+            kept: ReadRows::default(),
+            outcome: None,
+        }
+    }
+}
+
 impl Tasks {
     pub(crate) fn gather(&mut self, transfer: Transfer, group: GroupId, partitions: Runs) {
         if let Some(running) = self.transfers.get_mut(&transfer) {
             running.wanted.push((group, partitions));
+            call(&mut self.called, &running.waiter);
         }
     }
 
@@ -81,12 +114,14 @@ impl Tasks {
     ) {
         if let Some(running) = self.transfers.get_mut(&transfer) {
             running.outcome = Some(outcome);
+            call(&mut self.called, &running.waiter);
         }
     }
 
     pub(crate) fn committed(&mut self, ask: u64, outcome: Result<Generation, CommitError>) {
         if let Some(commit) = self.commits.get_mut(&ask) {
-            *commit = Some(outcome);
+            commit.outcome = Some(outcome);
+            call(&mut self.called, &commit.waiter);
         }
     }
 
@@ -104,6 +139,7 @@ impl Tasks {
                 message,
                 rows,
             });
+            call(&mut self.called, &reading.waiter);
         }
     }
 
@@ -117,12 +153,35 @@ impl Tasks {
     pub(crate) fn read_over(&mut self, read: u64, outcome: Result<(), ReadError>) {
         if let Some(reading) = self.reads.get_mut(&read) {
             reading.outcome = Some(outcome);
+            call(&mut self.called, &reading.waiter);
         }
+    }
+
+    /// Has all threads look again.
+    pub(crate) fn call_all(&mut self) {
+        let transfers = self.transfers.values().map(|running| &running.waiter);
+        let commits = self.commits.values().map(|commit| &commit.waiter);
+        let reads = self.reads.values().map(|reading| &reading.waiter);
+        for waiter in transfers.chain(commits).chain(reads) {
+            call(&mut self.called, waiter);
+        }
+    }
+
+    /// Threads that must be woken now.
+    pub(crate) fn called(&mut self) -> Vec<Arc<Waiter>> {
+        std::mem::take(&mut self.called)
     }
 
     fn next(&mut self) -> u64 {
         self.last += 1;
         self.last
+    }
+}
+
+/// Something has come for the task of this thread.
+fn call(called: &mut Vec<Arc<Waiter>>, waiter: &Arc<Waiter>) {
+    if waiter.call() {
+        called.push(Arc::clone(waiter));
     }
 }
 
@@ -149,11 +208,12 @@ impl Plane {
     ) -> Result<Receipt, Failure> {
         let inner = &self.0;
         inner.serve_connections()?;
+        let waiter = Waiter::current();
         let is_new = inner.with(|machines| {
             let transfers = &mut machines.tasks.transfers;
             let is_new = !transfers.contains_key(&transfer);
             if is_new {
-                transfers.insert(transfer, Running::default());
+                transfers.insert(transfer, Running::new(&waiter));
                 let event = WriterEvent::Begin { transfer, again };
                 machines.steps.push_back(Step::Writer(event));
             }
@@ -164,7 +224,7 @@ impl Plane {
         }
         let watch = Stopwatch::new(&*inner.callbacks);
         let (began, mut gathering) = (Instant::now(), Duration::ZERO);
-        let outcome = inner.push(transfer, source, &mut gathering, interrupted);
+        let outcome = inner.push(transfer, source, &mut gathering, (&waiter, interrupted));
         let pushing = began.elapsed().saturating_sub(gathering);
         if let Ok(receipt) = &outcome {
             watch.done(Activity::Push, transfer.shuffle, receipt.tally().bytes);
@@ -194,15 +254,20 @@ impl Plane {
     ) -> Result<Generation, Failure> {
         let inner = &*self.0;
         let (shuffle, began) = (commit.shuffle, Instant::now());
+        let waiter = Waiter::current();
         let ask = inner.with(|machines| {
             let ask = machines.tasks.next();
-            machines.tasks.commits.insert(ask, None);
+            let committing = Committing {
+                waiter: Arc::clone(&waiter),
+                outcome: None,
+            };
+            machines.tasks.commits.insert(ask, committing);
             inner.callbacks.tell(ToMaster::Commit { ask, commit });
             machines.after.has_told = true;
             ask
         });
-        let outcome = inner.wait(interrupted, |machines| {
-            let outcome = machines.tasks.commits.get(&ask)?.as_ref()?;
+        let outcome = inner.wait(&waiter, interrupted, |machines| {
+            let outcome = machines.tasks.commits.get(&ask)?.outcome.as_ref()?;
             Some(outcome.as_ref().copied().map_err(|error| *error))
         });
         let outcome = outcome.and_then(|outcome| outcome.map_err(commit_failed));
@@ -231,9 +296,10 @@ impl Plane {
     ) -> Result<ReadRows, Failure> {
         let inner = &self.0;
         inner.serve_connections()?;
+        let waiter = Waiter::current();
         let read = inner.with(|machines| {
             let read = machines.tasks.next();
-            machines.tasks.reads.insert(read, Reading::default());
+            machines.tasks.reads.insert(read, Reading::new(&waiter));
             machines.steps.push_back(Step::Reader(ReaderEvent::Begin {
                 read,
                 shuffle,
@@ -245,9 +311,10 @@ impl Plane {
         });
         let watch = Stopwatch::new(&*inner.callbacks);
         let began = Instant::now();
-        let outcome = inner.fetch(read, partition, width, interrupted);
+        let outcome = inner.fetch(read, (partition, width), &waiter, interrupted);
         let (mut reading, bytes) = inner.with(|machines| {
-            let reading = machines.tasks.reads.remove(&read).unwrap_or_default();
+            let reading = machines.tasks.reads.remove(&read);
+            let reading = reading.unwrap_or_else(|| Reading::new(&waiter));
             let bytes = reading.kept.bytes() + reading.rows.bytes();
             let usage = machines.usage(shuffle);
             usage.reading += micros(began.elapsed());
@@ -275,14 +342,15 @@ impl Plane {
 }
 
 impl Inner {
-    /// Waits until `find` returns something.
+    /// Waits until `find` returns something. It is asked again whenever `waiter` is called.
     fn wait<T>(
         &self,
+        waiter: &Waiter,
         interrupted: &mut dyn FnMut() -> bool,
         mut find: impl FnMut(&mut Machines) -> Option<T>,
     ) -> Result<T, Failure> {
         loop {
-            let seen = self.changes.load(Ordering::Acquire);
+            waiter.was_called();
             {
                 let mut machines = lock(&self.machines);
                 match find(&mut machines) {
@@ -294,8 +362,7 @@ impl Inner {
             if interrupted() {
                 return Err(Failure::Interrupted);
             }
-            let mut is_changed = || self.changes.load(Ordering::Acquire) != seen;
-            self.callbacks.wait(&mut is_changed, POLL);
+            self.callbacks.wait(&mut || waiter.was_called(), POLL);
         }
     }
 
@@ -306,10 +373,10 @@ impl Inner {
         transfer: Transfer,
         source: &dyn Source,
         gathering: &mut Duration,
-        interrupted: &mut dyn FnMut() -> bool,
+        (waiter, interrupted): (&Waiter, &mut dyn FnMut() -> bool),
     ) -> Result<Receipt, Failure> {
         loop {
-            let next = self.wait(interrupted, |machines| {
+            let next = self.wait(waiter, interrupted, |machines| {
                 let me = machines.me;
                 if let Some(outcome) = machines.tasks.transfers.get(&transfer)?.outcome.clone() {
                     let failed = |error| transfer_failed(machines, &error);
@@ -370,12 +437,12 @@ impl Inner {
     fn fetch(
         &self,
         read: u64,
-        partition: u32,
-        width: usize,
+        (partition, width): (u32, usize),
+        waiter: &Waiter,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<(), Failure> {
         loop {
-            let next = self.wait(interrupted, |machines| {
+            let next = self.wait(waiter, interrupted, |machines| {
                 if let Some(outcome) = machines.tasks.reads.get(&read)?.outcome.clone() {
                     let failed = |error| read_failed(machines, &error);
                     return Some(Next::Over(outcome.map_err(failed)));

@@ -1,7 +1,7 @@
 //! What the broadcast plane and the shuffle plane want of a worker.
 
 use std::fmt;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -88,7 +88,8 @@ impl shuffle::Callbacks for ShuffleCallbacks {
         }
     }
 
-    fn wake(&self) {
+    /// Threads of tasks wait together for what the lane brings.
+    fn wake(&self, _called: &[Arc<shuffle::Waiter>]) {
         if let Some(inner) = self.0.upgrade() {
             inner.control_lane.notify();
         }

@@ -1,11 +1,12 @@
 //! What the shuffle plane of a member calls in its process.
 
 use std::fmt;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use tracing::warn;
-use treadle_node_shuffle::{Callbacks, Done};
+use treadle_node_shuffle::{Callbacks, Done, Waiter};
 use treadle_node_wire::encode_shuffled;
 use treadle_reactor::thread::lock;
 use treadle_shuffle::ToMaster;
@@ -34,15 +35,20 @@ impl Callbacks for MemberCallbacks {
         }
     }
 
-    fn wake(&self) {
-        if let Some(shared) = self.0.upgrade() {
-            shared.notify();
+    fn wake(&self, called: &[Arc<Waiter>]) {
+        for waiter in called {
+            waiter.unpark();
         }
     }
 
     fn wait(&self, is_changed: &mut dyn FnMut() -> bool, most: Duration) {
-        if let Some(shared) = self.0.upgrade() {
-            shared.wait(is_changed, Instant::now() + most);
+        let until = Instant::now() + most;
+        while !is_changed() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            thread::park_timeout(left);
         }
     }
 

@@ -26,7 +26,6 @@ impl Machines {
             FromServer::Rows { read, .. } => {
                 let read = Reader::read_of(read);
                 self.tasks.came(read, from, message, pieces);
-                self.after.is_changed = true;
             }
             FromServer::Unread { .. } => {
                 let event = ReaderEvent::Server {
@@ -108,7 +107,6 @@ impl Machines {
                     partitions,
                 } => {
                     self.tasks.gather(transfer, group, partitions);
-                    self.after.is_changed = true;
                 }
                 WriterEffect::Send { to, message } => self.request(to, message),
                 WriterEffect::Free { transfer, group } => {
@@ -124,11 +122,9 @@ impl Machines {
                     let plan = self.writer.plan_of(transfer.shuffle);
                     let plan = Arc::clone(plan.expect("it has ended by a plan"));
                     self.tasks.transferred(transfer, Ok((receipt, plan)));
-                    self.after.is_changed = true;
                 }
                 WriterEffect::Failed { transfer, error } => {
                     self.tasks.transferred(transfer, Err(error));
-                    self.after.is_changed = true;
                 }
                 // It is sent after the task's result.
                 WriterEffect::Report(message @ ToMaster::Transferred { transfer, .. }) => {
@@ -154,11 +150,9 @@ impl Machines {
                 ReaderEffect::Return { read, .. } => {
                     self.stats.reads += 1;
                     self.tasks.read_over(read, Ok(()));
-                    self.after.is_changed = true;
                 }
                 ReaderEffect::Failed { read, error } => {
                     self.tasks.read_over(read, Err(error));
-                    self.after.is_changed = true;
                 }
                 ReaderEffect::Report(message) => self.tell_master(message, callbacks),
             }

@@ -14,7 +14,7 @@ use treadle_compress::Codec;
 use treadle_host::{Service, ServiceHost};
 use treadle_net::{Offer, Options};
 use treadle_node_shuffle::{
-    Allocate, Arena, Callbacks, Done, Failure, Packed, Plane, ReadRows, SERVICE, Source,
+    Allocate, Arena, Callbacks, Done, Failure, Packed, Plane, ReadRows, SERVICE, Source, Waiter,
 };
 use treadle_rows::{Arenas, Column, Field, Format, Input, Integer, Partitions, Wanted};
 use treadle_security::secret::Secret;
@@ -140,7 +140,7 @@ impl Callbacks for Words {
         let _ = self.1.lock().unwrap().send(Said::Worker(self.0, message));
     }
     fn flush(&self) {}
-    fn wake(&self) {}
+    fn wake(&self, _called: &[Arc<Waiter>]) {}
     fn wait(&self, is_changed: &mut dyn FnMut() -> bool, most: Duration) {
         let until = Instant::now() + most;
         while !is_changed() && Instant::now() < until {

@@ -128,7 +128,7 @@ def shuffle_master(
     "--memory-limit",
     default="0.5",
     show_default=True,
-    help="For rows: bytes, 2GiB, or a share of the memory.",
+    help="What the process may take, beside rows that are being read: bytes, 2GiB, or a share of the memory.",
 )
 @click.option("--disk-limit", default="0", help="Bytes in all directories; by default no limit.")
 @click.option(

@@ -1,4 +1,4 @@
-//! The memory of the C allocator.
+//! The memory of the C allocator, and of the process.
 
 /// Gives back to the system what is free in the C allocator's heaps.
 ///
@@ -12,4 +12,29 @@ pub fn trim_heap() {
     unsafe {
         libc::malloc_trim(0);
     }
+}
+
+/// Has all threads of the process that start from now on allocate from one heap.
+///
+/// glibc gives threads heaps of their own, and what was freed in one serves only those that allocate there.
+/// Where threads take turns at the same work, each heap grows to what all of them need. With other C
+/// libraries, this does nothing.
+pub fn share_heap() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: always safe to call, by any thread; it changes which heap is used from now on.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
+/// Bytes of private memory of this process that are in use: what it shares with files and other
+/// processes counts once for every process that maps it, so it does not count here. `None`: the system does
+/// not say.
+pub fn resident() -> Option<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let mut pages = statm.split_ascii_whitespace().skip(1);
+    let resident: u64 = pages.next()?.parse().ok()?;
+    let shared: u64 = pages.next()?.parse().ok()?;
+    let page = rustix::param::page_size() as u64;
+    Some(resident.saturating_sub(shared) * page)
 }

@@ -11,6 +11,7 @@
 //! - [`MappedFile`] (Linux): bytes of a file on disk, to read.
 //! - What is kept for reuse, and not used for 30 seconds, goes back to the system, by a thread that runs
 //!   while something is kept.
+//! - [`Reclaim`] (Linux): the same for a process with a limit, and for what the C allocator keeps.
 //! - [`Ledger`]: who keeps how much of the process's memory, and how much each may.
 
 mod error;
@@ -35,6 +36,8 @@ mod pagemap;
 mod pool;
 #[cfg(target_os = "linux")]
 mod received;
+#[cfg(target_os = "linux")]
+mod reclaim;
 mod region;
 #[cfg(target_os = "linux")]
 mod segments;
@@ -47,7 +50,7 @@ pub use error::MemoryError;
 pub use file::FileId;
 #[cfg(target_os = "linux")]
 pub use foreign::Foreign;
-pub use heap::trim_heap;
+pub use heap::{resident, share_heap, trim_heap};
 pub use ledger::{Account, Consumer, Ledger, Registration, Stock, Usage};
 pub use limit::memory_limit;
 #[cfg(target_os = "linux")]
@@ -57,6 +60,8 @@ pub use mapping::Mapping;
 pub use pool::{Buffer, Pool};
 #[cfg(target_os = "linux")]
 pub use received::Handover;
+#[cfg(target_os = "linux")]
+pub use reclaim::{KEPT, Limits, Reclaim, Taken, kept};
 #[cfg(target_os = "linux")]
 pub use segments::{Export, SegmentId, Segments, Stats};
 #[cfg(target_os = "linux")]

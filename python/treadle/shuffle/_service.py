@@ -43,7 +43,7 @@ class Service:
     servers
         Without ``address``: how many servers to start. Each one is a failure domain.
     memory_limit, local_directory
-        Without ``address``: bytes of rows that each server keeps in memory, and where it writes others.
+        Without ``address``: bytes of memory that each server may take, and where it writes further rows.
     application
         Shuffles are kept as long as some process of their application is connected, and for a minute after
         that. Processes that share shuffles have the same number. By default a random one.

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use treadle_host::pages::{Options as Pages, Page, PageServer, Refusals, Text};
 use treadle_host::{Service, ServiceHost, Services};
-use treadle_memory::{Consumer as _, Pool, Segments};
+use treadle_memory::{
+    Consumer as _, Limits, Pool, Reclaim, Segments, Taken, kept, resident, share_heap,
+};
 use treadle_net::{Address, Offer, Options, Wait};
 use treadle_node_shuffle::{self as shuffle, Plane, Stats};
 use treadle_reactor::thread;
@@ -22,12 +24,10 @@ use crate::{ServiceError, config};
 const THREADS: usize = 2;
 /// How often the memory of rows is looked at, and the room for more; and how often the master is told.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long freed memory is kept for the rows that come next.
-const KEPT: Duration = Duration::from_secs(1);
 const ANNOUNCE: Duration = Duration::from_secs(1);
 /// What may come beyond the target while rows are written: the plane's own reserve.
 const WRITING: u64 = 64 << 20;
-/// What a process has beside rows, at most; of a small one a quarter of its memory.
+/// What a process has beside rows, at most; of a small one a third of its memory.
 const RESERVE: u64 = 256 << 20;
 
 const REFUSALS: Refusals = Refusals {
@@ -68,11 +68,12 @@ pub struct ShuffleServer {
 }
 
 impl ShuffleServer {
-    /// Starts one.
+    /// Starts one. It takes the process for its own.
     ///
     /// # Errors
     /// When the master cannot be reached or refuses it, or the port is taken.
     pub fn start(options: ServerOptions, wait: &mut Wait<'_>) -> Result<Self, ServiceError> {
+        share_heap();
         let net = options.member.net.clone();
         let listening = Options {
             services: vec![Offer {
@@ -84,11 +85,7 @@ impl ShuffleServer {
         };
         let host = ServiceHost::bind(&options.listen, &listening)?;
         let contact = net.contact.first().unwrap_or(host.address());
-        // The rest of the memory is for what is written, and for what is no row: indexes, buffers that are
-        // kept for the next batches.
-        let reserve = WRITING + RESERVE.min(options.memory / 4);
-        let target = options.memory.saturating_sub(reserve);
-        let target = target.max(options.memory / 4);
+        let target = target(options.memory, 0);
         let files = Files::new(options.directories.clone(), options.disk);
         let room = look(&Stats::default(), files.room(0), target, false);
         let holding = Holding {
@@ -124,7 +121,7 @@ impl ShuffleServer {
         let services = Services::from([(shuffle::SERVICE, service)]);
         let served = host.start(services, THREADS, "treadle-serve", failed);
         served.map_err(no_thread)?;
-        watch(&member, files, target, room).map_err(no_thread)?;
+        watch(&member, files, options.memory, room).map_err(no_thread)?;
         let http = options.http.clone();
         let http = http.map(|http| pages(http, &options, &host, member.plane()));
         Ok(Self {
@@ -162,21 +159,57 @@ impl Drop for ShuffleServer {
     }
 }
 
+/// Bytes of rows in memory, at most, of a process that may take `limit`, and takes `others` beside rows.
+fn target(limit: u64, others: u64) -> u64 {
+    // The rest of the memory is for what is written, and for what is no row: indexes, buffers that are
+    // kept for the next batches.
+    let reserve = WRITING + others.max(RESERVE.min(limit / 3));
+    limit.saturating_sub(reserve).max(limit / 4)
+}
+
+/// Gives back what is not used, and has rows go to files where the process takes too much.
+fn look_at_memory(plane: &Plane, limit: u64, reclaim: &mut Reclaim, last: Taken) -> Taken {
+    let measure = || {
+        let stats = plane.stats();
+        let free =
+            Pool::global().idle_bytes() as u64 + Segments::global().stats().idle_bytes as u64;
+        let process = resident().unwrap_or(0);
+        let rows = stats.held.saturating_sub(stats.borrowed);
+        Taken {
+            process,
+            free,
+            others: process.saturating_sub(free).saturating_sub(rows),
+        }
+    };
+    let most = limit.saturating_sub(WRITING);
+    let heap = match last.process > most {
+        true => Duration::ZERO,
+        false => kept(last.process, limit),
+    };
+    let limits = Limits {
+        process: limit,
+        with_free: most,
+        heap,
+    };
+    let taken = reclaim.reclaim(&limits, measure);
+    // It changes with the rows that are being read, too.
+    plane.set_target(target(limit, taken.others));
+    taken
+}
+
 /// Starts the threads that look at the memory of rows, and at the room for more.
-fn watch(member: &Member, files: Files, target: u64, mut said: Room) -> io::Result<()> {
+fn watch(member: &Member, files: Files, limit: u64, mut said: Room) -> io::Result<()> {
     let plane = member.plane().clone();
-    plane.set_target(target);
+    plane.set_target(target(limit, 0));
     let (shared, budget) = (member.shared(), plane.clone());
     thread::start("treadle-memory", move || {
+        let (mut reclaim, mut taken) = (Reclaim::default(), Taken::default());
         while is_there(&shared) {
-            // It changes with the rows that are being read.
-            budget.set_target(target);
-            // What is free does not count as memory of rows.
-            Pool::global().expire(KEPT);
-            Segments::global().expire(KEPT);
+            taken = look_at_memory(&budget, limit, &mut reclaim, taken);
             std::thread::sleep(LOOK);
         }
     })?;
+    let target = target(limit, 0);
     let shared = member.shared();
     // In a thread of its own, since a file system may take long to answer.
     thread::start("treadle-room", move || {

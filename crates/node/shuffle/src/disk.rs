@@ -18,6 +18,7 @@ use treadle_volume::{File, Options, Volume, VolumeError};
 
 use crate::held::{Filed, Held};
 use crate::index::Index;
+use crate::merged::in_order;
 use crate::packing::unpacked;
 use crate::read_rows::digest_of;
 use crate::{Activity, Inner, Stopwatch};
@@ -480,26 +481,6 @@ impl Building {
             false => Err("the file has fewer rows of a batch than it had".into()),
         }
     }
-}
-
-/// All pieces with their partitions and rows, in the order in which they are written.
-fn in_order(batches: &[Batch]) -> Vec<(u32, ReadPiece, &[u8])> {
-    let mut all = Vec::new();
-    for (batch, bytes, table) in batches {
-        let Ok(header) = Header::decode(bytes) else {
-            // Not reached: it was decoded when it came.
-            continue;
-        };
-        let rows = &bytes[header.rows_offset() as usize..];
-        all.extend(table.pieces().map(|piece| {
-            let read = ReadPiece::new(*batch, &piece);
-            let start = piece.offset as usize;
-            let rows = &rows[start..start + read.stored() as usize];
-            (piece.partition, read, rows)
-        }));
-    }
-    all.sort_unstable_by_key(|(partition, piece, _)| (*partition, piece.batch));
-    all
 }
 
 /// The headers of batches.

@@ -11,6 +11,7 @@
 //! | `packing` | compression of rows |
 //! | `disk` | files with rows that do not fit into memory |
 //! | `held` | how many bytes of rows are in memory |
+//! | `merged` | the pieces of many batches in one order |
 //! | `memory` | the plane's part of the worker's memory |
 //! | `sent_reads` | reads whose rows have left the process |
 //! | `waiter` | threads that wait for their tasks |
@@ -30,6 +31,7 @@ mod incoming;
 mod index;
 mod machines;
 mod memory;
+mod merged;
 mod outgoing;
 mod packing;
 mod read_rows;

@@ -4,13 +4,13 @@ use std::sync::Weak;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use treadle_memory::Reclaim;
 use treadle_net::{Lane, Wait};
 use treadle_reactor::thread::lock;
 
 use super::health;
 use super::inner::Inner;
 use super::parker::Parker;
-use super::reclaim::Reclaim;
 
 /// While executors are busy it takes in what the scheduler says, and sends what they leave, at most so
 /// often: all of a burst at once.

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use treadle_memory::{Ledger, Pool, Registration, Segments};
+use treadle_memory::{
+    KEPT, Ledger, Limits, Pool, Reclaim, Registration, Segments, Taken, resident,
+};
 use treadle_messages::FromWorker;
 use treadle_node_broadcast::Plane;
 use treadle_reactor::thread::lock;
@@ -12,7 +14,6 @@ use treadle_types::Report;
 use treadle_worker::Event;
 
 use super::Inner;
-use super::reclaim::{Reclaim, Taken};
 
 /// How often the scheduler is told.
 pub(super) const EVERY: Duration = Duration::from_millis(500);
@@ -24,7 +25,7 @@ const LOOK_BUSY: Duration = Duration::from_millis(10);
 const LOOK_CALM: Duration = Duration::from_millis(250);
 const FEW: f64 = 0.25;
 /// The share of its memory that is divided among those that keep some; above it, values go to disk.
-pub(super) const SPILL: f64 = 0.7;
+const SPILL: f64 = 0.7;
 /// The share of its memory above which a worker starts no tasks.
 const PAUSE: f64 = 0.8;
 /// The share below which it starts some again.
@@ -83,17 +84,6 @@ pub(super) fn register(
     ]
 }
 
-/// Bytes of private memory of this process that are in use: what it shares with files and other
-/// processes counts once for every process that maps it, so it does not count here.
-fn resident() -> Option<u64> {
-    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
-    let mut pages = statm.split_ascii_whitespace().skip(1);
-    let resident: u64 = pages.next()?.parse().ok()?;
-    let shared: u64 = pages.next()?.parse().ok()?;
-    let page = rustix::param::page_size() as u64;
-    Some(resident.saturating_sub(shared) * page)
-}
-
 /// What is known of a worker's memory from earlier.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
@@ -130,11 +120,17 @@ pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) -> Looks {
             others: health.others,
         }
     };
+    let limit = inner.options.memory as f64;
+    let limits = Limits {
+        process: inner.options.memory,
+        with_free: (limit * SPILL) as u64,
+        heap: KEPT,
+    };
     let Taken {
         process,
         mut others,
         ..
-    } = reclaim.reclaim(inner.options.memory, measure);
+    } = reclaim.reclaim(&limits, measure);
     // A process that keeps its size, and is far from its limit, is looked at as one at rest.
     let is_moving = reclaim.is_moving();
     let busy = |is_far: bool| match is_far && !is_moving {
@@ -145,7 +141,6 @@ pub(super) fn look(inner: &Inner, reclaim: &mut Reclaim) -> Looks {
         busy: busy(is_far),
         calm: if is_far { LOOK_CALM } else { LOOK },
     };
-    let limit = inner.options.memory as f64;
     if limit == 0.0 {
         return looks(true);
     }

@@ -23,7 +23,6 @@ mod inner;
 mod options;
 mod parker;
 mod peers;
-mod reclaim;
 mod runs;
 mod serving;
 mod tracing;

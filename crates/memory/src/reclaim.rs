@@ -4,13 +4,11 @@
 //! while; but not while the process uses more than ever, or its peak would be that of its values and of
 //! what is free, too. Work that was done before needs as much as it did then, and in other pieces: for
 //! that, what is free may come on top of the most that was used, up to a quarter of it, as long as the
-//! process stays below the share of its limit at which values go to disk.
+//! process stays below the share of its limit at which what it holds goes to disk.
 
 use std::time::{Duration, Instant};
 
-use treadle_memory::{Pool, Segments, trim_heap};
-
-use super::health::SPILL;
+use crate::{Pool, Segments, trim_heap};
 
 /// How long freed memory is kept for what comes next, while the process takes less than a quarter of its
 /// limit: somebody may look at a result before they compute the next one. Somewhat less than the 30
@@ -20,7 +18,7 @@ const KEPT_IDLE: Duration = Duration::from_secs(20);
 /// long.
 const KEPT_ROOMY: Duration = Duration::from_secs(10);
 /// The same while it takes more.
-const KEPT: Duration = Duration::from_secs(1);
+pub const KEPT: Duration = Duration::from_secs(1);
 /// How long freed buffers are kept while the process uses more than ever.
 const KEPT_GROWING: Duration = Duration::from_millis(20);
 /// How much more memory than after the last time the process takes beside its values before the
@@ -28,18 +26,30 @@ const KEPT_GROWING: Duration = Duration::from_millis(20);
 const SLACK: u64 = 8 << 20;
 
 /// What a process takes, in bytes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Taken {
-    pub(super) process: u64,
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Taken {
+    /// Altogether.
+    pub process: u64,
     /// Of these, what is free, and kept for what comes next.
-    pub(super) free: u64,
-    /// Beside its values.
-    pub(super) others: u64,
+    pub free: u64,
+    /// Beside what is counted: values, payloads, rows, and what is free.
+    pub others: u64,
+}
+
+/// What a process may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes altogether; 0: there is no limit.
+    pub process: u64,
+    /// Bytes with what is free, if there is a limit.
+    pub with_free: u64,
+    /// How long the allocator keeps what is free.
+    pub heap: Duration,
 }
 
 /// What is known of the process's memory from earlier, in bytes.
 #[derive(Debug, Default)]
-pub(super) struct Reclaim {
+pub struct Reclaim {
     /// The most that the process used.
     most: u64,
     /// The least that it took beside its values since the allocator was last asked.
@@ -54,21 +64,22 @@ pub(super) struct Reclaim {
 
 impl Reclaim {
     /// Gives back what is not used; `measure` says what the process takes, and the answer is what it
-    /// takes then. `limit` in bytes; 0: there is none.
-    pub(super) fn reclaim(&mut self, limit: u64, measure: impl Fn() -> Taken) -> Taken {
+    /// takes then.
+    pub fn reclaim(&mut self, limits: &Limits, measure: impl Fn() -> Taken) -> Taken {
         let taken = measure();
         self.moved = taken.process.abs_diff(self.last);
         self.last = taken.process;
         let grows = self.grows(taken);
-        let beyond = taken.process.saturating_sub(self.allowed(limit));
+        let beyond = taken.process.saturating_sub(self.allowed(limits));
         if grows {
             expire(KEPT_GROWING);
         } else if beyond > 0 {
             give_back(KEPT_GROWING, beyond);
         } else {
-            expire(kept(taken.process, limit));
+            expire(kept(taken.process, limits.process));
         }
-        if !self.is_due(taken, grows, Instant::now()) {
+        let kept = if grows { Duration::ZERO } else { limits.heap };
+        if !self.is_due(taken, kept, Instant::now()) {
             return taken;
         }
         trim_heap();
@@ -79,7 +90,7 @@ impl Reclaim {
 
     /// Gives back all that is kept for what comes next; the answer is as that of
     /// [`reclaim`](Self::reclaim).
-    pub(super) fn give_back(&mut self, measure: impl Fn() -> Taken) -> Taken {
+    pub fn give_back(&mut self, measure: impl Fn() -> Taken) -> Taken {
         expire(Duration::ZERO);
         trim_heap();
         let taken = measure();
@@ -89,7 +100,7 @@ impl Reclaim {
 
     /// Whether the process took more or less when it was looked at than the time before, and not just
     /// what differs from one time to the next.
-    pub(super) fn is_moving(&self) -> bool {
+    pub fn is_moving(&self) -> bool {
         self.moved > SLACK
     }
 
@@ -104,23 +115,23 @@ impl Reclaim {
     }
 
     /// The most that the process may take with what is free.
-    fn allowed(&self, limit: u64) -> u64 {
+    fn allowed(&self, limits: &Limits) -> u64 {
         let allowed = self.most + self.most / 4;
-        match limit {
+        match limits.process {
             0 => allowed,
-            limit => allowed.min((limit as f64 * SPILL) as u64),
+            _ => allowed.min(limits.with_free),
         }
     }
 
-    /// Whether the allocator has had memory that nobody uses, for long or while the process grows.
-    fn is_due(&mut self, taken: Taken, grows: bool, now: Instant) -> bool {
+    /// Whether the allocator has had memory that nobody uses for so long.
+    fn is_due(&mut self, taken: Taken, kept: Duration, now: Instant) -> bool {
         self.least = self.least.min(taken.others);
         if taken.others <= self.least + SLACK {
             self.above = None;
             return false;
         }
         let since = *self.above.get_or_insert(now);
-        grows || now.duration_since(since) >= KEPT
+        now.duration_since(since) >= kept
     }
 
     fn trimmed(&mut self, taken: Taken) {
@@ -129,8 +140,8 @@ impl Reclaim {
     }
 }
 
-/// How long a process that takes so many bytes keeps freed buffers.
-fn kept(process: u64, limit: u64) -> Duration {
+/// How long a process that takes so many bytes keeps what is free. `limit` in bytes; 0: there is none.
+pub fn kept(process: u64, limit: u64) -> Duration {
     if process < limit / 4 {
         KEPT_IDLE
     } else if process < limit / 2 || limit == 0 {
@@ -157,6 +168,12 @@ fn give_back(age: Duration, enough: u64) {
 mod tests {
     use super::*;
 
+    const NO_LIMIT: Limits = Limits {
+        process: 0,
+        with_free: 0,
+        heap: KEPT,
+    };
+
     fn taken(others: u64) -> Taken {
         Taken {
             process: 300 << 20,
@@ -170,7 +187,7 @@ mod tests {
         let start = Instant::now();
         let mut reclaim = Reclaim::default();
         reclaim.trimmed(taken(100));
-        let mut is_due = |others, after| reclaim.is_due(taken(others), false, start + after);
+        let mut is_due = |others, after| reclaim.is_due(taken(others), KEPT, start + after);
         assert!(!is_due(200, Duration::ZERO));
         assert!(!is_due(200, KEPT / 2), "a task may be using it");
         assert!(!is_due(105, KEPT / 2), "and has");
@@ -179,7 +196,7 @@ mod tests {
         assert!(is_due(200, KEPT * 2));
         // It really is in use: there is no point in asking again.
         reclaim.trimmed(taken(200));
-        let mut is_due = |others, after| reclaim.is_due(taken(others), false, start + after);
+        let mut is_due = |others, after| reclaim.is_due(taken(others), KEPT, start + after);
         assert!(!is_due(205, KEPT * 2));
         assert!(!is_due(205, KEPT * 4));
         // What was in use is not any more.
@@ -197,7 +214,7 @@ mod tests {
                 free: 0,
                 others: 0,
             };
-            reclaim.reclaim(0, taken);
+            reclaim.reclaim(&NO_LIMIT, taken);
             reclaim.is_moving()
         };
         assert!(moves(100));
@@ -238,10 +255,17 @@ mod tests {
             most: 400,
             ..Reclaim::default()
         };
-        assert_eq!(reclaim.allowed(0), 500);
-        assert_eq!(reclaim.allowed(1000), 500);
-        assert_eq!(reclaim.allowed(600), 420);
-        assert_eq!(reclaim.allowed(500), 350, "nothing may be free");
+        let allowed = |limit, with_free| {
+            reclaim.allowed(&Limits {
+                process: limit,
+                with_free,
+                ..NO_LIMIT
+            })
+        };
+        assert_eq!(allowed(0, 0), 500);
+        assert_eq!(allowed(1000, 700), 500);
+        assert_eq!(allowed(600, 420), 420);
+        assert_eq!(allowed(500, 350), 350, "nothing may be free");
     }
 
     #[test]
@@ -251,8 +275,8 @@ mod tests {
         assert!(!reclaim.grows(taken(100)));
         reclaim.trimmed(taken(100));
         let now = Instant::now();
-        assert!(!reclaim.is_due(taken(105), true, now));
-        assert!(!reclaim.is_due(taken(150), false, now));
-        assert!(reclaim.is_due(taken(150), true, now));
+        assert!(!reclaim.is_due(taken(105), Duration::ZERO, now));
+        assert!(!reclaim.is_due(taken(150), KEPT, now));
+        assert!(reclaim.is_due(taken(150), Duration::ZERO, now));
     }
 }

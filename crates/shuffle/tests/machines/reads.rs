@@ -74,6 +74,31 @@ fn reads_wait_until_the_bytes_of_those_before_have_left() {
 }
 
 #[test]
+fn what_is_kept_of_each_piece_counts_as_memory_of_reads() {
+    let (mut holder, plan) = holder();
+    holder.is_stuck = true;
+    let mut expected = Expected::default();
+    for map in 0..100 {
+        let one = batch(transfer(map, 10), plan.groups[0].id, 0, &[(0, 1), (1, 1)]);
+        expected.tally.add(&one.0.tally);
+        expected.winners.push(map, transfer(map, 10).attempt);
+        assert!(is_acked(holder.push(one)));
+    }
+    assert_eq!(compare(&mut holder, &plan, expected), Verdict::Complete);
+    // There is room for the rows of ten such partitions, and for the pieces of one.
+    let limit = 2 * 10 * 800 + 2 * 100 * 256;
+    holder.event(ServerEvent::Budget {
+        target: limit,
+        limit,
+    });
+    let first = reads_sent(&holder.message(fetch_as(&plan, 0, 5)));
+    assert_eq!(first.len(), 1);
+    assert_eq!(reads_sent(&holder.message(fetch_as(&plan, 1, 6))), []);
+    let effects = holder.event(ServerEvent::Sent { load: first[0].1 });
+    assert_eq!(reads_sent(&effects)[0].0, 6);
+}
+
+#[test]
 fn a_read_that_is_cancelled_takes_no_turn_and_no_memory() {
     let (mut holder, plan) = roomy();
     holder.is_stuck = true;

@@ -67,8 +67,7 @@ impl Reclaim {
     /// takes then.
     pub fn reclaim(&mut self, limits: &Limits, measure: impl Fn() -> Taken) -> Taken {
         let taken = measure();
-        self.moved = taken.process.abs_diff(self.last);
-        self.last = taken.process;
+        self.note(taken.process);
         let grows = self.grows(taken);
         let beyond = taken.process.saturating_sub(self.allowed(limits));
         if grows {
@@ -102,6 +101,12 @@ impl Reclaim {
     /// what differs from one time to the next.
     pub fn is_moving(&self) -> bool {
         self.moved > SLACK
+    }
+
+    /// The process takes so much now.
+    fn note(&mut self, process: u64) {
+        self.moved = process.abs_diff(self.last);
+        self.last = process;
     }
 
     /// Whether the process uses more than ever, and not just what differs from one time to the next.
@@ -209,12 +214,7 @@ mod tests {
     fn a_process_moves_when_it_takes_more_or_less_than_before() {
         let mut reclaim = Reclaim::default();
         let mut moves = |process: u64| {
-            let taken = || Taken {
-                process: process << 20,
-                free: 0,
-                others: 0,
-            };
-            reclaim.reclaim(&NO_LIMIT, taken);
+            reclaim.note(process << 20);
             reclaim.is_moving()
         };
         assert!(moves(100));

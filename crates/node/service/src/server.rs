@@ -200,7 +200,8 @@ fn look_at_memory(plane: &Plane, limit: u64, reclaim: &mut Reclaim, last: Taken)
 /// Starts the threads that look at the memory of rows, and at the room for more.
 fn watch(member: &Member, files: Files, limit: u64, mut said: Room) -> io::Result<()> {
     let plane = member.plane().clone();
-    plane.set_target(target(limit, 0));
+    let most = target(limit, 0);
+    plane.set_target(most);
     let (shared, budget) = (member.shared(), plane.clone());
     thread::start("treadle-memory", move || {
         let (mut reclaim, mut taken) = (Reclaim::default(), Taken::default());
@@ -209,14 +210,13 @@ fn watch(member: &Member, files: Files, limit: u64, mut said: Room) -> io::Resul
             std::thread::sleep(LOOK);
         }
     })?;
-    let target = target(limit, 0);
     let shared = member.shared();
     // In a thread of its own, since a file system may take long to answer.
     thread::start("treadle-room", move || {
         let mut said_at = Instant::now();
         while is_there(&shared) {
             let stats = plane.stats();
-            let room = look(&stats, files.room(stats.on_disk), target, said.is_full);
+            let room = look(&stats, files.room(stats.on_disk), most, said.is_full);
             let is_due = room != said && said_at.elapsed() >= ANNOUNCE;
             if (is_due || room.has_changed(&said))
                 && let Some(shared) = shared.upgrade()

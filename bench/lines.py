@@ -1,7 +1,8 @@
 """Count the lines of Rust in ``crates/*/src`` by crate: what they are.
 
-``--check`` prints what is too long instead, and fails if that is a crate or a file. A function may be long for a
-reason: a match with an arm for each message, a structure with a line for each field.
+``--check`` prints what is too long instead, and fails if that is a crate or a file. Of a crate its code counts alone:
+tests and comments are no reason to cut one. A function may be long for a reason: a match with an arm for each message,
+a structure with a line for each field.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 KINDS = ("code", "tests", "comments", "blank")
-LARGEST_CRATE, LARGEST_FILE, LARGEST_FUNCTION = 10_000, 600, 80
+LARGEST_CRATE, LARGEST_FILE, LARGEST_FUNCTION = 10_000, 800, 80
 FUNCTION = re.compile(r"( *)(pub(\([a-z]+\))? )?(const )?(async )?(unsafe )?fn (\w+)")
 TESTS = re.compile(r"/(tests?|testing|fuzzing)(/|\.rs$)")
 
@@ -63,9 +64,9 @@ def main() -> None:
         crates[str(path.relative_to(arguments.root / "crates")).split("/src/")[0]] += lines
     if arguments.check:
         too_long = [
-            f"crates/{name}: {lines.total()} lines"
+            f"crates/{name}: {lines['code']} lines of code"
             for name, lines in crates.items()
-            if lines.total() > LARGEST_CRATE
+            if lines["code"] > LARGEST_CRATE
         ]
         too_long += [
             f"{path}: {lines} lines" for path, lines in files.items() if lines > LARGEST_FILE
@@ -73,7 +74,7 @@ def main() -> None:
         if too_long:
             raise SystemExit(
                 "\n".join(
-                    ["Too long (10,000 lines a crate, 600 a file): cut along a concept.", *too_long]
+                    ["Too long (10,000 lines of code a crate, 800 a file): cut along a concept.", *too_long]
                 )
             )
         functions = [(lines, path, name) for path in files for name, lines in long_functions(path)]

@@ -20,7 +20,7 @@ OTHER := $(if $(DASK),$(VENV)-dask-$(DASK))
 CONFORMANCE_PY := $(if $(DASK),$(OTHER)/bin/python,$(VENV_PY))
 CONFORMANCE := $(BUILT) $(if $(DASK),$(OTHER)/installed.stamp)
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) $(wildcard proto/*) Cargo.toml Cargo.lock
-PYTHON_SOURCES := $(wildcard python tests bench)
+PYTHON_SOURCES := $(wildcard python tests bench lint)
 
 # rustup puts cargo here; a shell that was open before does not know it yet.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -104,7 +104,7 @@ soak: ## simulate clusters with faults, as many seeds as fit (ARGS="--minutes 10
 	cargo run --release --locked -p treadle-sim -- $(or $(ARGS),--minutes 10)
 
 lines: ## count the lines of Rust in crates/*/src by crate: code, tests, comments (ARGS=--check: what is long)
-	python3 bench/lines.py $(ARGS)
+	python3 lint/lines.py $(ARGS)
 
 build: $(BUILT) ## build the extension and install the package into the environment
 
@@ -113,7 +113,9 @@ lint: $(INSTALLED) ## check formatting, clippy, ruff and types
 		echo "rustfmt or clippy is missing. Get them with: rustup component add rustfmt clippy"; exit 1; }
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --features treadle-python/testing --locked -- -D warnings
-	@$(VENV_PY) bench/lines.py --check >/dev/null
+	@$(VENV_PY) lint/lines.py --check >/dev/null
+	@$(VENV_PY) lint/modules.py
+	@$(VENV_PY) lint/floors.py
 	$(VENV)/bin/ruff check $(PYTHON_SOURCES)
 	$(VENV)/bin/ruff format --check $(PYTHON_SOURCES)
 	$(VENV)/bin/mypy

@@ -11,6 +11,8 @@
 //! | `dial`, [`listener`](Listener), `local` | connecting, accepting; connections within a host |
 //! | `control`, `stripes`, `outgoing`, `incoming`, `segments` | connections of a pair |
 //! | `inner`, [`peer`](Peer), `objects` | the pair, and what is on its way |
+//! | `memory` | what objects are received into, and the frames that the application gets |
+//! | `stream`, `address` | a socket, plain or with TLS; where a node listens |
 //! | [`poller`](Poller) | waiting for any of many pairs |
 //! | [`pool`] | connections to many others, made when they are needed |
 //! | [`lane`](Lane) | connections apart from those that the process shares |

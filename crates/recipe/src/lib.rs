@@ -9,6 +9,7 @@
 //! | `write`, `fused`, `objects` | from Dask's nodes and calls, and the objects in them, to recipes |
 //! | `run` | running them |
 //! | `token` | keys of calls |
+//! | `scalar` | NumPy's scalars |
 //! | `plain`, `pickle` | objects of the built-in types; all others |
 //! | `testing` | encoders and definitions by themselves, for tests; behind a feature |
 

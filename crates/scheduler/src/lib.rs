@@ -11,8 +11,11 @@
 //! | `queue`, `class` | queues of ready tasks; classes of equal constraints |
 //! | `client`, `wants`, `submit` | clients: submissions, what is wanted, cancelled, tried again |
 //! | `transitions` | how tasks come to need inputs, get a value, lose it, fail, are forgotten |
+//! | `scheduler` | what it holds, and how one event is carried through |
 //! | `placement`, `dispatch`, `steal` | where tasks run, what is sent when, what is taken back |
+//! | `overtake` | urgent tasks take the places of others that were sent and have not begun |
 //! | `report`, `loss` | what workers report, and what follows when one is lost |
+//! | `reruns` | tasks that a worker gives back although nothing was lost |
 //! | `located` | what tasks read that is no value, and where it is |
 //! | `notices` | what clients are told of the tasks that they want |
 //! | `performed` | tasks that do more than return a value, and what led to their values |

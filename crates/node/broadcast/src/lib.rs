@@ -3,7 +3,7 @@
 //!
 //! | module | what |
 //! | --- | --- |
-//! | `host` | the machine, and what it decides about |
+//! | `node` | the machine, and what it decides about |
 //! | `links`, `service` | connections to neighbours, and those that neighbours make |
 //! | `store` | payloads and results |
 //! | `payload` | the memory of a payload, and its frames |

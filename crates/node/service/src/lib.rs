@@ -17,6 +17,7 @@
 //! | `room` | what servers announce, and how much they are given for it |
 //! | `master` | the process that assigns partitions; it knows all members |
 //! | `member` | the connection of a process to the master, with the shuffle plane of that process |
+//! | `observer` | what a member does with rows, for the trace of its process |
 //! | `server` | a member that holds partitions, and that others connect to |
 //!
 //! A member that is connected is there, one whose connection has ended is lost. A process that comes

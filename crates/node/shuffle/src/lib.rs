@@ -12,6 +12,8 @@
 //! | `disk` | files with rows that do not fit into memory |
 //! | `held` | how many bytes of rows are in memory |
 //! | `merged` | the pieces of many batches in one order |
+//! | `stored`, `index` | the batches of a group in memory; where the rows of a run are |
+//! | `read_rows` | the rows of a partition, as a reader gets them |
 //! | `memory` | the plane's part of the worker's memory |
 //! | `sent_reads` | reads whose rows have left the process |
 //! | `waiter` | threads that wait for their tasks |

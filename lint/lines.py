@@ -74,7 +74,10 @@ def main() -> None:
         if too_long:
             raise SystemExit(
                 "\n".join(
-                    ["Too long (10,000 lines of code a crate, 800 a file): cut along a concept.", *too_long]
+                    [
+                        "Too long (10,000 lines of code a crate, 800 a file): cut along a concept.",
+                        *too_long,
+                    ]
                 )
             )
         functions = [(lines, path, name) for path in files for name, lines in long_functions(path)]

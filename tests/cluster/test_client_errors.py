@@ -70,6 +70,33 @@ class NeedsTwoArgumentsError(Exception):
         super().__init__(f"{a} and {b}")
 
 
+class CircleError(Exception):
+    """It and its cause refer to each other; it has a slot, and a lock that cannot be pickled."""
+
+    __slots__ = ("slot",)
+
+    def __init__(self, slot, *, partner):
+        super().__init__(f"slot {slot}")
+        self.slot = slot
+        self.lock = threading.Lock()
+        self.partner = partner
+
+
+def raise_circle(*_):
+    cause = KeyError("cause")
+    cause.effect = error = CircleError(3, partner=cause)
+    raise error from cause
+
+
+class Raises:
+    def circle(self):
+        raise_circle()
+
+    @property
+    def attribute(self):
+        raise_circle()
+
+
 def outer(x):
     return inner(x)
 
@@ -217,6 +244,76 @@ def test_an_exception_group_is_kept(client):
     assert [type(e) for e in error.exceptions] == [ValueError, KeyError]
 
 
+def error_of(call):
+    try:
+        call()
+    except Exception as error:
+        return error
+    raise AssertionError("it did not raise")
+
+
+@distributed_fails("what refers to itself or cannot be pickled arrives as an Exception of its repr")
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda client: client.submit(raise_circle).exception(SOON),
+        lambda client: error_of(lambda: client.submit(raise_circle).result(SOON)),
+        lambda client: client.submit(inc, client.submit(raise_circle)).exception(SOON),
+        lambda client: error_of(dask.delayed(raise_circle)().compute),
+        lambda client: error_of(lambda: client.run(raise_circle)),
+        lambda client: next(iter(client.run(raise_circle, on_error="return").values())),
+        lambda client: error_of(lambda: client.run_on_scheduler(raise_circle)),
+        lambda client: error_of(
+            lambda: client.submit(Raises, actor=True).result(SOON).circle().result()
+        ),
+        lambda client: error_of(lambda: client.submit(Raises, actor=True).result(SOON).attribute),
+    ],
+    ids=["exception", "result", "dependent", "collection", "run", "returned", "scheduler",
+         "actor", "attribute"],
+)  # fmt: skip
+def test_an_exception_arrives_as_it_was(client, way):
+    error = way(client)
+    assert type(error) is CircleError
+    assert (error.args, error.slot) == (("slot 3",), 3)
+    assert error.__cause__ is error.partner
+    assert error.partner.effect is error
+    assert not hasattr(error, "lock")
+
+
+@distributed_fails("what refers to itself arrives as an Exception of its repr")
+def test_an_exception_of_a_class_of_main_arrives_as_it_was(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import treadle
+
+            class MineError(Exception):
+                __slots__ = ("slot",)
+
+                def __init__(self, *, slot):
+                    self.slot = slot
+
+            def fails():
+                error = MineError(slot=3)
+                error.__cause__ = cause = ValueError("cause")
+                cause.effect = error
+                raise error
+
+            with treadle.Client(workers=1) as client:
+                try:
+                    client.submit(fails).result()
+                except MineError as error:
+                    assert error.__cause__.effect is error
+                    print("slot", error.slot)
+            """
+        )
+    )
+    command = [sys.executable, str(script)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=4 * SOON, check=False)
+    assert "slot 3" in ended.stdout, ended.stderr
+
+
 def test_dependents_of_a_failed_task_fail_with_its_error(client):
     x = client.submit(fail, "at the root")
     y = client.submit(inc, x)
@@ -250,8 +347,8 @@ def test_an_exception_that_cannot_be_pickled_is_described(client):
     future = client.submit(raise_it, lambda: UnpicklableError("secret message"))
     error = future.exception(timeout=SOON)
     assert isinstance(error, Exception)
-    assert "secret message" in str(error)
-    assert "UnpicklableError" in str(error)
+    assert "secret message" in repr(error)
+    assert "UnpicklableError" in repr(error)
 
 
 def test_an_exception_that_cannot_be_made_again_is_described(client):

@@ -177,7 +177,6 @@ LIBRARY = Library(
             "distributed.diagnostics.task_stream:rectangles", "draw the runs of a task stream"
         ),
         "run_actor": Contact("distributed.worker:_run_actor", "call methods of actors"),
-        "run_function": Contact("distributed.worker:run", "call functions for `Client.run`"),
         "security_loaded": Contact(
             "distributed.client:_maybe_call_security_loader",
             "ask what `distributed.client.security-loader` gives for an address",

@@ -31,7 +31,6 @@ from treadle._compat.distributed import (
     SchedulerState,
     Serialized,
     get_versions,
-    run_function,
     serialize,
 )
 from treadle._log import Log
@@ -47,6 +46,7 @@ from treadle.sidecar._plugins import NannyPlugins, SchedulerPlugins, WorkerPlugi
 from treadle.sidecar._profile import Profiles
 from treadle.sidecar._steps import Steps
 from treadle.sidecar._variables import Variables
+from treadle.worker._run import run_function
 
 __all__ = ["SchedulerStandIn"]
 
@@ -413,7 +413,7 @@ class SchedulerStandIn(Known):
         self, function: bytes, args: Any = (), kwargs: Any = None, wait: bool = True
     ) -> Any:
         """Run a function here; ``dask_scheduler``, if it takes that, is this object."""
-        return await run_function(self, None, function, args, kwargs, wait)
+        return await run_function(self, function, args, kwargs, wait)
 
     @property
     def local_directory(self) -> str:

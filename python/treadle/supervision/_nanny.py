@@ -16,7 +16,7 @@ from distributed import Status
 from distributed.diagnostics.plugin import NannyPlugin
 
 from treadle import _core
-from treadle._compat.distributed import get_plugin_name, is_dumpable, run_function
+from treadle._compat.distributed import get_plugin_name, is_dumpable
 from treadle._log import OF_NANNIES, Log
 from treadle._loop import LoopThread
 from treadle._names import name_of
@@ -24,6 +24,7 @@ from treadle._unserved import UnservedError
 from treadle.supervision._channel import Channel
 from treadle.worker._plugins import call_hook
 from treadle.worker._rpc import RPC
+from treadle.worker._run import run_function
 
 if TYPE_CHECKING:
     from treadle.supervision._process import WorkerProcess
@@ -225,7 +226,7 @@ class Nanny:
         if operation == "plugin_remove":
             return await self.plugin_remove(**kwargs)
         if operation == "run":
-            return await run_function(self, None, **kwargs)
+            return await run_function(self, **kwargs)
         if operation == "get_logs":
             return self.get_logs(**kwargs)
         raise NotImplementedError(f"Treadle's nannies do not serve {operation!r}")

@@ -22,7 +22,6 @@ from treadle._compat.distributed import (
     benchmark_disk,
     benchmark_memory,
     benchmark_network,
-    run_function,
 )
 from treadle._exit_status import LEFT, RESTART
 from treadle._log import Log
@@ -37,6 +36,7 @@ from treadle.worker._main_thread import MainThread
 from treadle.worker._native import Native
 from treadle.worker._plugins import Plugins
 from treadle.worker._profile import Profiler
+from treadle.worker._run import run_function
 from treadle.worker._slots import enter_thread, leave_thread, worker_here
 from treadle.worker._standin import WorkerStandIn, coroutine_key
 from treadle.worker._supervisor import Supervisor
@@ -441,13 +441,8 @@ class Service:
             **self.engine.operations(),
         }
 
-    def _run(
-        self, function: bytes, args: Any = (), kwargs: Any = None, wait: bool = True
-    ) -> Coroutine[Any, Any, Any]:
-        called: Coroutine[Any, Any, Any] = run_function(
-            self.worker, None, function, args, kwargs, wait
-        )
-        return called
+    def _run(self, **call: Any) -> Coroutine[Any, Any, Any]:
+        return run_function(self.worker, **call)
 
     async def _restart(self, **_: Any) -> None:
         """End so that a supervisor starts the process again."""

@@ -1,20 +1,22 @@
 """Exceptions as bytes, with their tracebacks, which any exception survives.
 
-What distributed does (``distributed.core.error_message``): text that is too long is cut, and an
-exception that cannot be pickled, or not be unpickled again, becomes an ``Exception`` of its ``repr``.
-In addition, a pickle of more than 1 MiB counts as one that cannot be made, and what the receiver
-cannot unpickle becomes a replacement there. A traceback of more than 64 KiB is left out.
+Text that is too long is cut, as in distributed (``distributed.core.error_message``). An exception that
+cannot be pickled, or not be unpickled again, loses what is the cause of that: attributes, its
+``__cause__``; of arguments the ``repr`` is left. A pickle of more than 1 MiB counts as one that cannot be
+made. Only an exception whose class cannot be pickled becomes an ``Exception`` of its ``repr``; so does, at
+the receiver, what cannot be unpickled there. A traceback of more than 64 KiB is left out.
 """
 
 from __future__ import annotations
 
 import asyncio
-import builtins
 import concurrent.futures
 import io
 import os
 import pickle
 import traceback as tracebacks
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any, cast
 
@@ -28,6 +30,7 @@ from treadle._compat.dask import task_spec
 from treadle._compat.distributed import worker_module
 from treadle._spawned import SCRIPT
 from treadle.worker import _tracebacks
+from treadle.worker._reduced import Careful, bare, reduce, remade, traceback_of
 
 __all__ = [
     *("as_message", "dump", "dump_of_call", "load", "load_traceback"),
@@ -106,7 +109,7 @@ def as_message(exception: BaseException) -> dict[str, Any]:
 
 def texts(exception: BaseException) -> tuple[str, str]:
     """Return what it says, and its traceback, for people."""
-    shown = _visible(_traceback_of(exception))
+    shown = _visible(traceback_of(exception))
     return _repr(exception), "".join(tracebacks.format_tb(shown))[-_LONGEST_TRACEBACK:]
 
 
@@ -128,10 +131,10 @@ def _parts(exception: BaseException) -> tuple[bytes, bytes | None, str, Tracebac
     if isinstance(exception, (SystemExit, KeyboardInterrupt)):
         # It would end whoever asks for the result.
         exception = _ordinary(exception, "the task")
-    shown = _visible(_traceback_of(exception))
+    shown = _visible(traceback_of(exception))
     short = _truncated(exception)
     # The traceback travels beside it, but for those of its causes.
-    own = _traceback_of(short)
+    own = traceback_of(short)
     # A class may forbid to set attributes.
     BaseException.with_traceback(short, None)
     try:
@@ -144,129 +147,90 @@ def _parts(exception: BaseException) -> tuple[bytes, bytes | None, str, Tracebac
     return pickled, traceback, _repr(short), shown
 
 
-def _traceback_of(exception: BaseException) -> TracebackType | None:
-    # A class may have an attribute of this name.
-    base: Any = BaseException
-    found: TracebackType | None = base.__traceback__.__get__(exception)
-    return found
-
-
 def _ordinary(exception: BaseException, what: str) -> RuntimeError:
     error = RuntimeError(f"{what} raised {exception!r}")
-    return error.with_traceback(_traceback_of(exception))
+    return error.with_traceback(traceback_of(exception))
 
 
 def _truncated(exception: BaseException) -> BaseException:
     longest = dask.config.get("distributed.admin.max-error-length", 10_000)
     try:
-        return cast("BaseException", truncate_exception(exception, longest))
-    except BaseException:
-        # Its __str__ raises, whatever it may be.
+        short = cast("BaseException", truncate_exception(exception, longest))
+        if type(short) is not type(exception):
+            text = str(exception)[:longest]
+            short = remade(exception, ("Long error message", text), _repr)
+            str(short)
+        return short
+    except Exception:
+        # Its __str__ raises, now or once it is cut.
         return exception
+    except BaseException:
+        # That would end whoever reads it.
+        return Exception(_repr(exception))
 
 
 def _pickle(exception: BaseException) -> bytes:
+    if (pickled := _pickled_whole(exception)) is not None:
+        return pickled
+    careful = Careful(_dumps_carefully, pickle.loads, _repr)
+    for reducer in (partial(reduce, careful=careful), lambda one: bare(one, _repr)):
+        try:
+            pickled = _dumps(partial(_CloudPickler, reducer=reducer), exception)
+            if len(pickled) <= _LARGEST and isinstance(pickle.loads(pickled), BaseException):
+                return pickled
+        except BaseException:
+            continue
+    return pickle.dumps(Exception(_repr(exception)), protocol=5)
+
+
+def _pickled_whole(exception: BaseException) -> bytes | None:
     for by in (_Pickler, _CloudPickler):
         try:
             pickled = _dumps(by, exception)
             if by is _Pickler and SCRIPT in pickled:
                 # The receiver has another __main__: this has to travel by value.
                 continue
-            if len(pickled) <= _LARGEST:
-                pickle.loads(pickled)
+            if len(pickled) <= _LARGEST and isinstance(pickle.loads(pickled), BaseException):
                 return pickled
         except BaseException:
             # Methods of its class are called, which may raise anything.
             continue
-    return pickle.dumps(Exception(_repr(exception)), protocol=5)
+    return None
 
 
-def _reduce(value: Any) -> Any:
+def _dumps_carefully(value: Any, careful: Careful) -> bytes:
+    pickled = _dumps(partial(_CloudPickler, reducer=partial(reduce, careful=careful)), value)
+    if len(pickled) > _LARGEST:
+        raise ValueError("too large")
+    return pickled
+
+
+def _reduce(value: Any, reducer: Callable[[BaseException], Any]) -> Any:
     if isinstance(value, TracebackType):
         return _tracebacks.reduce(value)
-    if isinstance(value, BaseException):
-        return _reduce_exception(value)
+    # A class may say that it is another one.
+    if issubclass(type(value), BaseException):
+        return reducer(value)
     return NotImplemented
-
-
-def _reduce_exception(exception: BaseException) -> tuple[Any, ...]:
-    """Reduce an exception with what it was raised from, and notes.
-
-    One whose class has an ``__init__`` of its own, and no ``__reduce__``, is made without it: what it takes
-    is not known. What tblib does, which has no text of ``SyntaxError`` and ``UnicodeError``.
-    """
-    links = (
-        exception.__cause__,
-        _traceback_of(exception),
-        exception.__context__,
-        exception.__suppress_context__,
-    )
-    kind = type(exception)
-    reduced: Any = exception.__reduce__()
-    if isinstance(reduced, str):
-        raise TypeError(f"__reduce__ of {typename(kind)} returns a name")
-    function, arguments, *rest = reduced
-    if kind.__reduce__ not in (BaseException.__reduce__, OSError.__reduce__):
-        return (_rebuild, (function, arguments, None, {}, links), *rest)
-    state = dict(vars(exception))
-    if _own_init(kind):
-        return _rebuild, (function, arguments, None, state, links)
-    made_of = arguments if isinstance(exception, _GROUP) else ()
-    set_to = {"args": exception.args}
-    if isinstance(exception, OSError):
-        for name in ("errno", "strerror", "filename", "filename2"):
-            # Set to None, they would be shown.
-            if (value := getattr(exception, name)) is not None:
-                set_to[name] = value
-    return _rebuild, (function, made_of, set_to, state, links)
-
-
-# Before Python 3.11 there are none.
-_GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())
-
-
-def _own_init(kind: type[BaseException]) -> bool:
-    """Whether nobody has written an ``__init__`` for a class of exceptions but Python itself."""
-    return next(c for c in kind.__mro__ if "__init__" in vars(c)).__module__ == "builtins"
-
-
-def _rebuild(
-    function: Any,
-    arguments: tuple[Any, ...],
-    set_to: dict[str, Any] | None,
-    state: dict[str, Any],
-    links: tuple[Any, ...],
-) -> BaseException:
-    made: BaseException
-    if set_to is None:
-        made = function(*arguments)
-    else:
-        made = function.__new__(function, *arguments)
-        for name, value in set_to.items():
-            owner: Any = BaseException if name == "args" else OSError
-            getattr(owner, name).__set__(made, value)
-    vars(made).update(state)
-    # Not as attributes, which the class may forbid to set.
-    cause, traceback, context, suppressed = links
-    base: Any = BaseException
-    base.__cause__.__set__(made, cause)
-    base.__traceback__.__set__(made, traceback)
-    base.__context__.__set__(made, context)
-    base.__suppress_context__.__set__(made, suppressed)
-    return made
 
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
-        return _reduce(obj)
+        return _reduce(obj, reduce)
 
 
 _Base: Any = cloudpickle.Pickler
 
 
 class _CloudPickler(_Base):  # type: ignore[misc]
+    def __init__(
+        self, file: Any, protocol: int, reducer: Callable[[BaseException], Any] = reduce
+    ) -> None:
+        super().__init__(file, protocol=protocol)
+        self._reducer = reducer
+
     def reducer_override(self, obj: Any) -> Any:
-        reduced = _reduce(obj)
+        reduced = _reduce(obj, self._reducer)
         return super().reducer_override(obj) if reduced is NotImplemented else reduced
 
 

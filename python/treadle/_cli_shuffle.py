@@ -27,7 +27,8 @@ from treadle._cli_cluster import (
     security_options,
     supervised_option,
 )
-from treadle._cli_values import Seconds, memory_of
+from treadle._cli_values import Seconds, limit_of
+from treadle._memory_limit import HELP, disk_limit_of, memory_limit_of
 
 __all__ = ["shuffle_master", "shuffle_server"]
 
@@ -128,9 +129,13 @@ def shuffle_master(
     "--memory-limit",
     default="0.5",
     show_default=True,
-    help="What the process may take, beside rows that are being read: bytes, 2GiB, or a share of the memory.",
+    help=f"What the process may take, beside rows that are being read: {HELP}, which is all of it as well.",
 )
-@click.option("--disk-limit", default="0", help="Bytes in all directories; by default no limit.")
+@click.option(
+    "--disk-limit",
+    default="0",
+    help="What all directories together may hold: bytes or 2GiB; by default 0 for no limit.",
+)
 @click.option(
     "--domain",
     help="What fails together: the copies of a row are in different domains. By default the host.",
@@ -216,8 +221,10 @@ def shuffle_server(
         "name": name or f"{socket.gethostname()}-{os.getpid()}",
         "domain": domain or socket.gethostname(),
         "directories": list(directories) or [_temporary()],
-        "memory": memory_of(memory_limit, "--memory-limit"),
-        "disk": memory_of(disk_limit, "--disk-limit") or 2**63,
+        # Without a limit, what the machine has is one.
+        "memory": limit_of(memory_limit_of, memory_limit, "--memory-limit", 0.5)
+        or memory_limit_of(1, "--memory-limit"),
+        "disk": limit_of(disk_limit_of, disk_limit, "--disk-limit") or 2**63,
         "weight": weight,
         "listen": credentials.address(listen or reachable(master)),
         "contact": [credentials.address(contact_address)] if contact_address else [],

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
+from collections.abc import Callable
 from typing import Any
 
 import click
 
-__all__ = ["Number", "Seconds", "checked_address", "file_to_write", "memory_of"]
+__all__ = ["Number", "Seconds", "checked_address", "file_to_write", "limit_of"]
 
 # Seconds of 31 years: whoever gives them does not want to wait for the end.
 _LONGEST = 1e9
@@ -35,33 +35,18 @@ class Seconds(Number):
         super().__init__(least, _LONGEST)
 
 
-def memory_of(text: str, option: str, threads: int | None = None) -> int:
-    """Return the bytes that a limit of memory stands for, 0 for no limit.
-
-    ``auto`` is the share of so many threads, of which there are as many as cores. It is all of the
-    memory by default.
+def limit_of(read: Callable[..., int], text: str, option: str, *share: float) -> int:
+    """Return the bytes that a limit stands for, as ``read`` of ``_memory_limit`` reads it.
 
     Raises
     ------
     click.BadParameter
         It stands for none.
     """
-    from dask.system import CPU_COUNT
-
-    from treadle._compat.distributed import parse_memory_limit
-
-    among = (1, 1) if threads is None else (threads, CPU_COUNT)
-    logger = logging.getLogger("treadle.worker")
     try:
-        limit = parse_memory_limit(text, *among, logger=logger) or 0
-    except (OverflowError, ValueError):
-        limit = -1
-    if limit < 0:
-        raise click.BadParameter(
-            f"{text!r}: give bytes, 2GiB, a share such as 0.5, 0 for no limit, or auto",
-            param_hint=option,
-        )
-    return limit
+        return read(text, option, *share)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def checked_address(address: str) -> str:

@@ -31,8 +31,9 @@ from treadle._cli_cluster import (
     supervised_option,
 )
 from treadle._cli_supervisor import nworkers_of, supervise
-from treadle._cli_values import Seconds, memory_of
+from treadle._cli_values import Seconds, limit_of
 from treadle._exit_status import LEFT, LOST, OVERFLOWED, RESTART, UNREACHED
+from treadle._memory_limit import HELP, memory_limit_of
 from treadle._numbers import amounts
 
 if TYPE_CHECKING:
@@ -114,8 +115,8 @@ class _Remembering(click.Command):
     "--memory-limit",
     default="auto",
     show_default=True,
-    help="Of the worker's process: bytes, 2GiB, a share of the memory such as 0.5, 0 for no limit; auto "
-    "is this worker's share, by cores, of what the control group allows.",
+    help=f"Of the worker's process: {HELP}; auto is this worker's share, by cores, of what the control "
+    "group allows.",
 )
 @click.option(
     "--local-directory",
@@ -249,7 +250,7 @@ def worker(
         warn_of_unread()
         nthreads = nthreads or threads or _threads_of(count)
         # What can be seen to be wrong is said once.
-        memory_of(memory_limit, "--memory-limit", nthreads)
+        _limit(memory_limit, nthreads)
         with clear_errors():
             if scheduler_file is None:
                 # Whatever is wrong with it is said here, and not by each worker.
@@ -343,7 +344,7 @@ def _run(
     if not supervised:
         warn_of_unread()
     nthreads = nthreads or _threads_of(1)
-    limit = memory_of(memory_limit, "--memory-limit", nthreads)
+    limit = _limit(memory_limit, nthreads)
     main_thread = MainThread()
     waiting = _Waiting(death_timeout)
     credentials = waiting.until_there(find)[1]
@@ -457,6 +458,13 @@ def _seconds(text: str | None) -> float:
         raise click.BadParameter(
             f"{text!r}: give seconds, or such as 5min", param_hint="--death-timeout"
         ) from None
+
+
+def _limit(text: str, nthreads: int) -> int:
+    """Return the bytes of a limit of memory; ``auto`` is the share of so many threads."""
+    from dask.system import CPU_COUNT
+
+    return limit_of(memory_limit_of, text, "--memory-limit", nthreads / CPU_COUNT)
 
 
 def _threads_of(count: int) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["amounts", "whole"]
+__all__ = ["amounts", "integer", "whole"]
 
 
 def whole(option: str, value: Any, least: int, most: int) -> int:
@@ -23,6 +24,27 @@ def whole(option: str, value: Any, least: int, most: int) -> int:
         number = None
     if number is None or not least <= number <= most:
         raise ValueError(f"{option}={value!r:.100}: give a whole number from {least} to {most}")
+    return number
+
+
+def integer(option: str, value: Any, least: int, most: int) -> int:
+    """Return an integer.
+
+    Raises
+    ------
+    TypeError
+        It is none.
+    ValueError
+        It is not one of those from ``least`` to ``most``.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(
+            f"{option}={value!r:.100}: give an integer from {least} to {most}"
+        ) from None
+    if not least <= number <= most:
+        raise ValueError(f"{option}={value!r:.100}: give an integer from {least} to {most}")
     return number
 
 

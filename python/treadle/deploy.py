@@ -27,8 +27,8 @@ from distributed.deploy.spec import ProcessInterface
 from treadle._compat.distributed import SchedulerInfo
 from treadle._compat.distributed import SpecCluster as SpecClusterOfDistributed
 from treadle._loop import off_loop
+from treadle._memory_limit import memory_limit_of
 from treadle._settings import resources_of
-from treadle.client._cluster_options import memory_limit_of
 from treadle.client._local import LocalCluster, cluster_at
 from treadle.client._local_workers import process_worker
 from treadle.client._scheduler_comm import SchedulerComm, identity
@@ -83,8 +83,8 @@ class Worker(ProcessInterface):
     nthreads
         How many tasks it runs at once.
     memory_limit
-        Of the worker's process: bytes, ``"4 GiB"``, a fraction of the memory of the machine, ``"auto"``
-        or 0 for none. ``"auto"`` is all of the memory, for each worker.
+        Of the worker's process: bytes, ``"4 GiB"``, a share of the machine's memory such as 0.5 (1 is all
+        of it), ``"auto"`` or 0 for no limit. ``"auto"`` is all of the memory, for each worker.
     resources
         Abstract resources, for ``resources=`` of tasks; by default those of
         ``distributed.worker.resources`` in Dask's configuration.
@@ -108,7 +108,7 @@ class Worker(ProcessInterface):
             process_worker,
             name=str(name),
             threads=nthreads,
-            limit=memory_limit_of(memory_limit, 1),
+            limit=memory_limit_of(memory_limit, "memory_limit"),
             resources=resources_of(resources),
             directory=None if local_directory is None else str(local_directory),
         )

@@ -109,7 +109,7 @@ def test_a_memory_limit_that_is_none_is_refused(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "treadle.mpi", "--memory-limit", "-5", "script.py"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
-    assert "Invalid value for --memory-limit: '-5': give bytes" in ended.stderr
+    assert "Invalid value: --memory-limit='-5': give bytes" in ended.stderr
 
 
 def test_too_few_ranks_are_refused(tmp_path: Path) -> None:

@@ -165,9 +165,6 @@ LIBRARY = Library(
         "merge_unpack": Contact("distributed.shuffle._merge:merge_unpack", _SHUFFLE),
         "pack_data": Contact("distributed.utils_comm:pack_data", "put values in the place of keys"),
         "parse_host_port": Contact("distributed.comm.addressing:parse_host_port", _TRANSPORT),
-        "parse_memory_limit": Contact(
-            "distributed.worker_memory:parse_memory_limit", "read limits of memory as it does"
-        ),
         "parse_timedelta": Contact("distributed.utils:_parse_timedelta", "read times as it does"),
         "process_preloads": Contact(
             "distributed.preloading:process_preloads", "run preloads of workers"

@@ -61,8 +61,8 @@ class Client(Viewing):
     threads_per_worker
         How many tasks a worker runs at once; by default the cores are shared out.
     memory_limit
-        Of each worker's process: bytes, ``"4 GiB"``, a fraction of the memory of the machine,
-        ``"auto"`` or 0 for none. Above 70 % of it, values are written to disk.
+        Of each worker's process: bytes, ``"4 GiB"``, a share of the machine's memory such as 0.5 (1 is all
+        of it), ``"auto"`` or 0 for no limit. Above 70 % of it, values are written to disk.
     shuffle_servers
         Where shuffles keep their rows: the address of ``treadle shuffle-master``, whose servers keep each
         row in two copies; or, without an address of a scheduler, how many servers to start. 0: at the workers.

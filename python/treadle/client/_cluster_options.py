@@ -5,12 +5,9 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from dask.utils import parse_bytes
-from distributed.system import MEMORY_LIMIT
 from distributed.utils import format_dashboard_link
 
 from treadle._lifetime import lifetime_of
@@ -22,7 +19,6 @@ __all__ = [
     "dashboard_at",
     "http_address",
     "level_of",
-    "memory_limit_of",
     "warn_without_effect",
 ]
 
@@ -111,39 +107,6 @@ class ProcessOptions(NamedTuple):
         if restart is not None:
             found.append("--lifetime-restart" if restart else "--no-lifetime-restart")
         return found
-
-
-def memory_limit_of(limit: Any, workers: int) -> int:
-    """Return the bytes that each of so many workers may use; 0: no limit.
-
-    Raises
-    ------
-    ValueError
-        It stands for none.
-    """
-    try:
-        found = _bytes_of(limit, workers)
-    except (OverflowError, ValueError):
-        found = -1
-    if found < 0:
-        raise ValueError(
-            f"memory_limit={limit!r}: give bytes, '2GiB', a share such as 0.5, 0 for no limit, or 'auto'"
-        )
-    return found
-
-
-def _bytes_of(limit: Any, workers: int) -> int:
-    if limit is None or limit == 0:
-        return 0
-    if limit == "auto":
-        return int(MEMORY_LIMIT / workers)
-    if isinstance(limit, float) and limit <= 1.0:
-        return int(limit * MEMORY_LIMIT)
-    if isinstance(limit, str):
-        with suppress(ValueError):
-            return _bytes_of(float(limit), workers)
-        return int(parse_bytes(limit))
-    return int(limit)
 
 
 def http_address(address: str | int | None) -> str | None:

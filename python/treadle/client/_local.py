@@ -29,6 +29,7 @@ from distributed.utils import Log, Logs, get_ip_interface, silence_logging_cmgr
 from treadle import _core
 from treadle._compat.distributed import SchedulerInfo, SpecCluster
 from treadle._loop import made_apart, off_loop
+from treadle._memory_limit import memory_limit_of
 from treadle._names import name_of
 from treadle._secret import kept
 from treadle._security import Certificates, named
@@ -41,7 +42,6 @@ from treadle.client._cluster_options import (
     dashboard_at,
     http_address,
     level_of,
-    memory_limit_of,
     warn_without_effect,
 )
 from treadle.client._demands import security_of_cluster
@@ -91,8 +91,8 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         False: workers are threads of this process, however many there are. True without a number of
         workers: one process for each core.
     memory_limit
-        Of each worker's process: bytes, ``"4 GiB"``, a fraction of the memory of the machine,
-        ``"auto"`` or 0 for none. Above 70 % of it, values are written to disk. With ``"auto"``, the
+        Of each worker's process: bytes, ``"4 GiB"``, a share of the machine's memory such as 0.5 (1 is all
+        of it), ``"auto"`` or 0 for no limit. Above 70 % of it, values are written to disk. With ``"auto"``, the
         workers of the beginning get equal shares; those that :meth:`scale` adds get as much as these.
     resources
         Abstract resources of each worker, for ``resources=`` of tasks; by default those of
@@ -208,7 +208,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             lifetime_restart=lifetime_restart,
         )
         threads = threads_per_worker or max(1, CPU_COUNT // max(count, 1))
-        limit = memory_limit_of(memory_limit, max(count, 1))
+        limit = memory_limit_of(memory_limit, "memory_limit", 1 / max(count, 1))
         checked = resources_of(resources)
         self._lock = threading.Lock()
         self._closed = False

@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from treadle import mpi
-from treadle._cli_values import memory_of
+from treadle._cli_values import limit_of
+from treadle._memory_limit import HELP, memory_limit_of
 from treadle.mpi import _job
 
 __all__ = ["main"]
@@ -22,7 +23,7 @@ __all__ = ["main"]
     "--memory-limit",
     default="auto",
     show_default=True,
-    help="Of a worker's process: bytes, 2GiB, a share of the memory such as 0.5, 0 for no limit.",
+    help=f"Of a worker's process: {HELP}; auto is what the host has, divided by the workers there.",
 )
 @click.option("--interface", help="The network interface for more than one host, such as ib0.")
 @click.option("--local-directory", type=click.Path(file_okay=False), help="For values on disk.")
@@ -61,7 +62,7 @@ def _parsed() -> dict[str, Any]:
     try:
         options = _options.main(prog_name="python -m treadle.mpi", standalone_mode=False)
         if isinstance(options, dict):
-            memory_of(options["memory_limit"], "--memory-limit")
+            limit_of(memory_limit_of, options["memory_limit"], "--memory-limit")
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

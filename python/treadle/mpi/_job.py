@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import dask.config
 
+from treadle._memory_limit import memory_limit_of
 from treadle._secret import new_secret
 from treadle._security import certificates_of, temporary
 from treadle.hosting._host import Place
@@ -87,8 +88,8 @@ def initialize(
         Tasks at once in a worker. By default, the cores that a worker may use, divided by the workers
         of its host that may use the same.
     memory_limit
-        Of a worker's process: bytes, ``"2GiB"``, a share of the memory such as 0.5, or 0 for no
-        limit. By default what the host has, divided by the workers there.
+        Of a worker's process: bytes, ``"2GiB"``, a share of the machine's memory such as 0.5 (1 is all
+        of it), or 0 for no limit. By default what the host has, divided by the workers there.
     interface
         The network interface on which they listen if the job has more than one host, such as
         ``"ib0"``. By default the one that leads out.
@@ -315,15 +316,11 @@ def _serve_worker(
     def start() -> WorkerPart:
         from dask.system import CPU_COUNT
 
-        from treadle._compat.distributed import parse_memory_limit
         from treadle.hosting._worker_parts import WorkerPart
 
         threads = nthreads or max(1, CPU_COUNT // job.workers_of_cores)
-        logger = logging.getLogger("treadle.mpi")
         # By default, each worker of the host has the same share.
-        limit = parse_memory_limit(memory_limit, 1, job.workers_of_host, logger=logger) or 0
-        if limit < 0:
-            raise ValueError(f"memory_limit={memory_limit!r}: give bytes, or 0 for no limit")
+        limit = memory_limit_of(memory_limit, "memory_limit", 1 / job.workers_of_host)
         return WorkerPart(
             place.address,
             host=job.host,

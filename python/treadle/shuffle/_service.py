@@ -14,6 +14,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from treadle import _core
+from treadle._memory_limit import memory_limit_of
+from treadle._numbers import integer
 from treadle._secret import kept
 from treadle._security import named
 from treadle.shuffle._compression import chosen, noted, of_note
@@ -27,6 +29,12 @@ if TYPE_CHECKING:
     from treadle.shuffle._keeper import Keeper
 
 __all__ = ["Service"]
+
+# Maps of a shuffle, and its partitions.
+_MOST = 2**20
+
+# Of this machine.
+_MOST_SERVERS = 1024
 
 # Seconds that an error may wait to learn its cause: at most, and at least, whatever is left of a limit.
 _STATE, _LEAST_STATE = 5.0, 0.1
@@ -43,7 +51,8 @@ class Service:
     servers
         Without ``address``: how many servers to start. Each one is a failure domain.
     memory_limit, local_directory
-        Without ``address``: bytes of memory that each server may take, and where it writes further rows.
+        Without ``address``: what each server may take of memory (bytes, ``"2GiB"``, a share of the machine's
+        memory such as 0.5, or 0 for no limit), and where it writes further rows.
     application
         Shuffles are kept as long as some process of their application is connected, and for a minute after
         that. Processes that share shuffles have the same number. By default a random one.
@@ -65,7 +74,8 @@ class Service:
     OSError
         The master cannot be reached.
     ValueError
-        ``priority`` is no number from 1 to 2³² - 1; there is no such ``compression``.
+        ``priority`` is no number from 1 to 2³² - 1, or ``servers`` none from 1 on; there is no such
+        ``compression`` or ``memory_limit``.
     """
 
     def __init__(
@@ -73,7 +83,7 @@ class Service:
         address: str | None = None,
         *,
         servers: int = 2,
-        memory_limit: int = 1 << 30,
+        memory_limit: Any = 1 << 30,
         local_directory: str | os.PathLike[str] | None = None,
         application: int | None = None,
         priority: int = 1,
@@ -83,10 +93,8 @@ class Service:
         insecure: bool = False,
         timeout: float = 60.0,
     ) -> None:
-        if not 1 <= priority < 1 << 32:
-            raise ValueError(f"priority={priority}: give a number from 1 to 2³² - 1")
         self.timeout = timeout
-        self.priority = priority
+        self.priority = integer("priority", priority, 1, 2**32 - 1)
         self.compression = chosen(compression)
         self.application = secrets.randbits(63) if application is None else application
         self._connection: dict[str, Any] = {
@@ -103,10 +111,12 @@ class Service:
             if address is None:
                 from treadle.shuffle._keeper import Keeper
 
+                count = integer("servers", servers, 1, _MOST_SERVERS)
+                limit = memory_limit_of(memory_limit, "memory_limit", 0.5)
                 self._master = _core.ShuffleMaster(**self._connection)
                 self._keeper = Keeper.of(self._master, None)
                 address = self._master.address
-                self._start(address, servers, memory_limit, local_directory)
+                self._start(address, count, limit, local_directory)
             self.address = address
             self._native = _core.ShuffleMember(
                 address,
@@ -130,7 +140,8 @@ class Service:
             )
         from treadle._cli import Child
 
-        options = ["--memory-limit", str(memory), "--http", "none", "--supervised"]
+        # Without a unit, 1 would be a share.
+        options = ["--memory-limit", f"{memory}B", "--http", "none", "--supervised"]
         if directory is not None:
             options += ["--local-directory", os.fspath(directory)]
         for number in range(count):
@@ -166,8 +177,11 @@ class Service:
         name
             For people.
         """
-        if maps < 1 or partitions < 1:
-            raise ValueError(f"maps={maps}, partitions={partitions}: a shuffle has one at least")
+        maps, partitions = (
+            integer("maps", maps, 1, _MOST),
+            integer("partitions", partitions, 1, _MOST),
+        )
+        copies = integer("copies", copies, 1, 2)
         kind, compression = kind_of(rows), chosen(compression, self.compression)
         name = name or f"shuffle-{secrets.token_hex(4)}"
         limit = self._limit(timeout)
@@ -186,8 +200,7 @@ class Service:
 
     def attach(self, number: int, *, timeout: float | None = None) -> Shuffle:
         """Return a shuffle that another process has registered, by :attr:`Shuffle.number`."""
-        if not 0 <= number < 1 << 64:
-            raise ValueError(f"{number} is no number of a shuffle")
+        number = integer("number", number, 0, 2**64 - 1)
         said = self._native.about(number, self._limit(timeout))
         name, maps, partitions, _, note = said[:5]
         kind, compression = kind_of_note(note), of_note(note)

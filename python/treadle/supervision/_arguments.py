@@ -37,7 +37,8 @@ def arguments_of(
     options = {
         "--name": name,
         "--nthreads": str(nthreads),
-        "--memory-limit": str(memory_limit),
+        # Without a unit, 1 would be a share.
+        "--memory-limit": f"{memory_limit}B",
         "--local-directory": directory,
         "--secret-file": secret_file,
         "--resources": " ".join(f"{resource}={amount}" for resource, amount in resources.items()),

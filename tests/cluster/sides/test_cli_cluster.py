@@ -142,6 +142,7 @@ def test_certificates_let_a_worker_in(start: Start, tmp_path: Path) -> None:
         ],
         (("worker", "a:1", "--nanny", "--memory-limit", "-5"), "'-5': give bytes"),
         (("shuffle-server", "a:1", "--memory-limit", "-5"), "'-5': give bytes"),
+        (("shuffle-server", "a:1", "--disk-limit", "0.5"), "--disk-limit='0.5': give bytes"),
         (("worker", "a:1", "--scheduler-timeout", "nan"), "'nan' is no number"),
         (("scheduler", "--worker-timeout", "1e300"), "--worker-timeout"),
         (("scheduler", "--scheduler-file", "/no/such/a.json"), "there is no directory /no/such"),

@@ -236,13 +236,13 @@ def test_a_writer_keeps_the_partitions_that_it_was_given(servers: Servers) -> No
 def test_errors_name_what_is_wrong(servers: Servers) -> None:
     service = servers.service
     with service.shuffle(2, 3, "i8", name="small") as shuffle:
-        with pytest.raises(ValueError, match=r"small, map 0: .*has 3 in row 1"):
+        with pytest.raises(ValueError, match="small, map 0: row 1 has partition 3: there are 3"):
             shuffle.write(0, np.arange(2), [0, 3])
         with pytest.raises(TypeError, match="dtype float64"):
             shuffle.write(0, np.zeros(2), 0)
         with pytest.raises(ValueError, match="2 rows have 3 partitions"):
             shuffle.write(0, np.arange(2), [0, 1, 2])
-        with pytest.raises(ValueError, match="small has maps 0 to 1"):
+        with pytest.raises(ValueError, match="small, writer: map=2: give an integer from 0 to 1"):
             shuffle.writer(2)
         only = shuffle.write(0, np.arange(2), 0)
         with pytest.raises(ValueError, match="small, commit"):
@@ -253,7 +253,7 @@ def test_errors_name_what_is_wrong(servers: Servers) -> None:
         shuffle.write(1, np.arange(2), 0)
     with pytest.raises(ShuffleError, match="there is no shuffle 99"):
         service.attach(99)
-    with pytest.raises(ShuffleError, match="copies=3"):
+    with pytest.raises(ValueError, match="copies=3: give an integer from 1 to 2"):
         service.shuffle(1, 1, copies=3)
 
 
@@ -354,7 +354,11 @@ def test_partitions_of_all_kinds_of_integers(servers: Servers) -> None:
         ({"hashes": [0.5, 1.0]}, TypeError, "hashes are no integers"),
         ({"hashes": [-1, 1]}, ValueError, "one of these is below 0"),
         ({"hashes": 5}, ValueError, "hashes have 0 dimensions"),
-        ({"partitions": np.array([1, 2**64 - 1], "u8")}, ValueError, "no partition 18446744"),
+        (
+            {"partitions": np.array([1, 2**64 - 1], "u8")},
+            ValueError,
+            "row 1 has partition 18446744",
+        ),
     ],
 )
 def test_what_are_no_partitions_is_said(
@@ -426,11 +430,6 @@ def test_equal_rows_are_the_same_rows_whatever_is_in_padding_or_under_nulls(
 
 def test_what_a_shuffle_cannot_have_is_said_at_once(servers: Servers) -> None:
     pa = pytest.importorskip("pyarrow")
-    for maps, partitions in ((0, 2), (2, 0)):
-        with pytest.raises(ValueError, match=f"maps={maps}, partitions={partitions}"):
-            servers.service.shuffle(maps, partitions)
-    with pytest.raises(ValueError, match="-1 is no number of a shuffle"):
-        servers.service.attach(-1)
     untold = np.dtype({"names": ["a"], "formats": ["i4"], "titles": [7]})
     with pytest.raises(TypeError, match="Titles of fields must be text"):
         servers.service.shuffle(2, 2, untold)
@@ -442,5 +441,5 @@ def test_what_a_shuffle_cannot_have_is_said_at_once(servers: Servers) -> None:
         [batch] = table.to_batches()
         shuffle.commit([shuffle.write(number, batch, [0, 1]) for number in range(2)])
         for maps in ((0, 3), (2, 1), (-1, 1)):
-            with pytest.raises(ValueError, match="has 2; give the first one"):
+            with pytest.raises(ValueError, match="there are 2; give the first one"):
                 shuffle.reader().read(0, maps=maps)

@@ -1,7 +1,7 @@
 """NumPy dtypes as JSON and back.
 
-Most are written as ``.npy`` files have them. These have neither titles nor fields that overlap or are out of
-order. Dtypes with some are written field by field.
+Most are written as ``.npy`` files have them. These have no titles, no fields that overlap or are out of order,
+and are not aligned. Others are written field by field.
 """
 
 from __future__ import annotations
@@ -17,20 +17,43 @@ def note_of(dtype: np.dtype[Any]) -> dict[str, Any]:
     for write in (_as_files, _by_fields):
         try:
             said = write(dtype)
-            if dtype_of(said) == dtype:
+            if _whole(dtype_of(said)) == _whole(dtype):
                 return said
         except (TypeError, ValueError, RecursionError):
             continue
     raise TypeError(
-        f"dtype {dtype}: another process could not be told what it is. Titles of fields must be text; "
-        "give a dtype without others, or write opaque records"
+        f"dtype {dtype}: another process could not be told what it is. Titles of fields must be text, and "
+        "only the whole may be a numpy.record; give a dtype without others, or write opaque records"
     )
+
+
+def _whole(dtype: np.dtype[Any]) -> Any:
+    """All that a dtype is. Equal ones may differ in alignment and the class of records."""
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return (_whole(base), shape)
+    if dtype.fields is None:
+        return (dtype, dtype.type)
+    fields: Any = dtype.fields
+    parts = [(name, _whole(fields[name][0]), *fields[name][1:]) for name in dtype.names or ()]
+    return (dtype, dtype.type, dtype.isalignedstruct, parts)
+
+
+def has_metadata(dtype: np.dtype[Any]) -> bool:
+    """Whether the dtype has metadata, or a field of it has."""
+    if dtype.metadata is not None:
+        return True
+    if dtype.subdtype is not None:
+        return has_metadata(dtype.subdtype[0])
+    return dtype.fields is not None and any(has_metadata(of[0]) for of in dtype.fields.values())
 
 
 def dtype_of(said: dict[str, Any]) -> np.dtype[Any]:
     """Return the dtype that ``note_of`` wrote, perhaps in another release."""
     if "fields" in said:
-        return _from_fields(said["fields"])
+        dtype = _from_fields(said["fields"])
+        # The release before does not say it.
+        return np.dtype((np.record, dtype)) if said.get("record") else dtype
     if "sub" in said:
         base, shape = said["sub"]
         return np.dtype((descr_to_dtype(_tuples(base)), tuple(shape)))
@@ -45,7 +68,7 @@ def _as_files(dtype: np.dtype[Any]) -> dict[str, Any]:
 
 
 def _by_fields(dtype: np.dtype[Any]) -> dict[str, Any]:
-    return {"fields": _told(dtype)}
+    return {"fields": _told(dtype), "record": dtype.type is np.record}
 
 
 def _told(dtype: np.dtype[Any]) -> Any:
@@ -65,6 +88,7 @@ def _told(dtype: np.dtype[Any]) -> Any:
         "offsets": [offset for _, offset, _ in fields],
         "titles": [title for _, _, title in fields],
         "itemsize": dtype.itemsize,
+        "aligned": dtype.isalignedstruct,
     }
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+from treadle._numbers import integer
 
 if TYPE_CHECKING:
     from treadle.shuffle._shuffle import Shuffle
@@ -49,20 +52,26 @@ class Reader:
             They have not come in time.
         """
         shuffle = self.shuffle
-        if not 0 <= partition < shuffle.partitions:
-            raise ValueError(
-                f"partition {partition}: shuffle {shuffle.name} has {shuffle.partitions}, from 0 on"
-            )
-        if maps is not None and not 0 <= maps[0] <= maps[1] <= shuffle.maps:
-            raise ValueError(
-                f"maps={maps}: shuffle {shuffle.name} has {shuffle.maps}; give the first one, and the "
-                "one after the last"
-            )
+        with shuffle._named("reader"):
+            partition = integer("partition", partition, 0, shuffle.partitions - 1)
+            maps = None if maps is None else self._range(maps)
         with shuffle._named(f"partition {partition}"):
             limit = shuffle.service._limit(timeout)
             width = shuffle.kind.width
             pieces = shuffle._pieces(self.generation, partition, width, maps, limit)
             return shuffle.kind.assemble(pieces)
+
+    def _range(self, maps: Any) -> tuple[int, int]:
+        try:
+            first, end = map(operator.index, maps)
+        except (TypeError, ValueError):
+            first, end = -1, -1
+        if not 0 <= first <= end <= self.shuffle.maps:
+            raise ValueError(
+                f"maps={maps!r:.100}: there are {self.shuffle.maps}; give the first one, and the one after "
+                "the last"
+            )
+        return first, end
 
     def __iter__(self) -> Iterator[Any]:
         """Read all partitions, one after another."""

@@ -17,13 +17,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from treadle import _core
-from treadle.shuffle._dtypes import dtype_of, note_of, used_bytes
+from treadle.shuffle._dtypes import dtype_of, has_metadata, note_of, used_bytes
+from treadle.shuffle._given import offsets_and_data, plain_array, records
 from treadle.shuffle._under_nulls import emptied, zeroed
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["Batches", "Fixed", "Kind", "Opaque", "kind_of", "kind_of_note"]
+
+_NO_METADATA = "which is not carried: give a dtype without it"
 
 # Rows of a map, how many there are, and their memory.
 Pieces = Sequence[tuple[int, int, Any]]
@@ -41,7 +44,11 @@ class Kind(ABC):
         """What ``kind_of_note`` makes this kind of."""
 
     @abstractmethod
-    def count(self, data: Any) -> int:
+    def checked(self, data: Any) -> Any:
+        """The rows as a chunk. Raises ``TypeError`` or ``ValueError`` for what is not carried whole."""
+
+    @abstractmethod
+    def count(self, chunk: Any) -> int:
         """How many rows there are."""
 
     @abstractmethod
@@ -67,6 +74,8 @@ class Fixed(Kind):
                 f"dtype {self.dtype}: rows have no objects, and at least one byte; write pickled "
                 "objects as opaque records"
             )
+        if has_metadata(self.dtype):
+            raise TypeError(f"dtype {self.dtype} has metadata, {_NO_METADATA}")
         self.width = self.dtype.itemsize
         used = used_bytes(self.dtype)
         # Bytes of padding may be anything, and rows are compared by their bytes.
@@ -77,23 +86,26 @@ class Fixed(Kind):
     def note(self) -> bytes:
         return self._note
 
-    def count(self, data: Any) -> int:
-        return len(data)
+    def checked(self, data: Any) -> Any:
+        base, shape = self.dtype.subdtype or (self.dtype, ())
+        array = plain_array(data, "rows")
+        if array.dtype != base or array.shape[1:] != shape or array.ndim != 1 + len(shape):
+            raise TypeError(
+                f"rows of shape {array.shape} and dtype {array.dtype}: the shuffle's rows are "
+                f"{self.dtype}"
+            )
+        if has_metadata(array.dtype):
+            raise TypeError(f"rows of dtype {array.dtype} have metadata, {_NO_METADATA}")
+        return np.ascontiguousarray(array)
+
+    def count(self, chunk: Any) -> int:
+        return len(chunk)
 
     def joined(self, chunks: Sequence[Any]) -> Any:
         base, shape = self.dtype.subdtype or (self.dtype, ())
-        arrays = []
-        for chunk in chunks:
-            array = np.asarray(chunk)
-            if array.dtype != base or array.shape[1:] != shape or array.ndim != 1 + len(shape):
-                raise TypeError(
-                    f"rows of shape {array.shape} and dtype {array.dtype}: the shuffle's rows are "
-                    f"{self.dtype}"
-                )
-            arrays.append(np.ascontiguousarray(array))
-        if len(arrays) == 1:
-            return arrays[0]
-        return np.concatenate(arrays) if arrays else np.empty((0, *shape), base)
+        if len(chunks) == 1:
+            return chunks[0]
+        return np.concatenate(chunks) if chunks else np.empty((0, *shape), base)
 
     def fields(self, data: Any) -> list[Any]:
         data = np.ascontiguousarray(data).reshape(-1)
@@ -130,27 +142,23 @@ class Opaque(Kind):
     def note(self) -> bytes:
         return json.dumps({"kind": "opaque"}).encode()
 
-    def count(self, data: Any) -> int:
-        return len(data[0]) - 1 if _is_pair(data) else len(data)
+    def checked(self, data: Any) -> Any:
+        return offsets_and_data(data) if _is_pair(data) else records(data)
+
+    def count(self, chunk: Any) -> int:
+        return len(chunk[0]) - 1
 
     def joined(self, chunks: Sequence[Any]) -> Any:
-        pairs = [chunk if _is_pair(chunk) else _offsets(chunk) for chunk in chunks]
-        if len(pairs) == 1:
-            return pairs[0]
-        lengths = [np.diff(offsets) for offsets, _ in pairs]
+        if len(chunks) == 1:
+            return chunks[0]
+        lengths = [np.diff(offsets) for offsets, _ in chunks]
         offsets = np.zeros(1 + sum(map(len, lengths)), np.int64)
         if lengths:
             np.cumsum(np.concatenate(lengths), out=offsets[1:])
-        # Of bytes: the items of the memory may be wider.
-        datas = [
-            np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]].data if len(data) else b""
-            for offsets, data in pairs
-        ]
-        return offsets, b"".join(datas)
+        return offsets, b"".join(data[at[0] : at[-1]] for at, data in chunks)
 
     def fields(self, data: Any) -> list[Any]:
-        offsets, memory = data
-        return [(np.ascontiguousarray(offsets, np.int64), memory, None)]
+        return [(*data, None)]
 
     def assemble(self, pieces: Pieces) -> list[bytes]:
         offsets, data, _ = _bytes_fields(pieces)
@@ -164,17 +172,6 @@ def _is_pair(data: Any) -> bool:
     return is_pair and not isinstance(data[0], bytes | bytearray | memoryview)
 
 
-def _offsets(records: Sequence[Any]) -> tuple[Any, bytes]:
-    offsets = np.zeros(len(records) + 1, np.int64)
-    # The items of a view may be wider than a byte.
-    lengths = [
-        record.nbytes if isinstance(record, memoryview) else len(record) for record in records
-    ]
-    if lengths:
-        np.cumsum(lengths, out=offsets[1:])
-    return offsets, b"".join(records)
-
-
 class Batches(Kind):
     """Rows of Arrow's record batches: columns of a fixed width, text and binary values."""
 
@@ -182,26 +179,24 @@ class Batches(Kind):
         import pyarrow as pa
         import pyarrow.types as types
 
+        if not isinstance(schema, pa.Schema):
+            raise TypeError(
+                f"rows={schema!r}: give a pyarrow.Schema, such as pyarrow.schema([('name', pyarrow.int64())])"
+            )
+        if not len(schema):
+            raise TypeError("the schema has no columns: rows of a shuffle have at least one")
+        self._pa = pa
         self.schema = schema
         for field in schema:
             kind = field.type
-            is_bytes = any(
-                test(kind)
-                for test in (
-                    types.is_string,
-                    types.is_large_string,
-                    types.is_binary,
-                    types.is_large_binary,
-                )
-            )
-            if is_bytes or types.is_boolean(kind):
-                continue
-            if not types.is_primitive(kind) and not types.is_decimal(kind):
+            is_fixed = types.is_primitive(kind) or types.is_boolean(kind) or types.is_decimal(kind)
+            is_fixed = is_fixed or (types.is_fixed_size_binary(kind) and kind.byte_width > 0)
+            if not is_fixed and not self._is_bytes(kind):
                 raise TypeError(
-                    f"column {field.name!r} of type {kind}: the service takes columns of a fixed "
-                    "width, text and binary values; write others as opaque records"
+                    f"column {field.name!r} of type {kind}: the service takes numbers, times, booleans, "
+                    "decimals, text and binary values, of at least one byte if they have a fixed width; "
+                    "write others as opaque records"
                 )
-        self._pa = pa
 
     @property
     def note(self) -> bytes:
@@ -215,11 +210,14 @@ class Batches(Kind):
             or types.is_large_string(kind)
             or types.is_binary(kind)
             or types.is_large_binary(kind)
+            or types.is_string_view(kind)
+            or types.is_binary_view(kind)
         )
 
     def _large(self, kind: Any) -> Any:
         types = self._pa.types
-        is_text = types.is_string(kind) or types.is_large_string(kind)
+        tests = (types.is_string, types.is_large_string, types.is_string_view)
+        is_text = any(test(kind) for test in tests)
         return self._pa.large_string() if is_text else self._pa.large_binary()
 
     def _bytes_of(self, kind: Any) -> int:
@@ -239,21 +237,28 @@ class Batches(Kind):
         """Bytes of a row; 0: they differ."""
         return 0 if 0 in self._widths else sum(self._widths)
 
-    def count(self, data: Any) -> int:
-        return int(data.num_rows)
+    def checked(self, data: Any) -> Any:
+        if not isinstance(data, self._pa.RecordBatch):
+            raise TypeError(
+                f"rows of type {type(data).__name__}: give a pyarrow.RecordBatch, as "
+                "table.to_batches() has them"
+            )
+        if data.schema != self.schema:
+            raise TypeError(
+                f"a batch has the schema\n{data.schema}\nand the shuffle has\n{self.schema}"
+            )
+        if not _has_metadata_of(data.schema, self.schema):
+            raise TypeError(
+                "the metadata of a batch's schema, or of a field, are not those of the shuffle's schema, "
+                "with which rows are read: give the batch as batch.cast(schema), with that schema"
+            )
+        return data
+
+    def count(self, chunk: Any) -> int:
+        return int(chunk.num_rows)
 
     def joined(self, chunks: Sequence[Any]) -> Any:
         pa = self._pa
-        for chunk in chunks:
-            if not isinstance(chunk, pa.RecordBatch):
-                raise TypeError(
-                    f"rows of type {type(chunk).__name__}: give a pyarrow.RecordBatch, as "
-                    "table.to_batches() has them"
-                )
-            if chunk.schema != self.schema:
-                raise TypeError(
-                    f"a batch has the schema\n{chunk.schema}\nand the shuffle has\n{self.schema}"
-                )
         if len(chunks) == 1:
             return chunks[0]
         # Offsets of 32 bits do not reach beyond 2 GiB of text: batches stay apart then.
@@ -334,6 +339,12 @@ class Batches(Kind):
         if not nulls.any():
             return None
         return self._pa.py_buffer(np.packbits(nulls == 0, bitorder="little"))
+
+
+def _has_metadata_of(schema: pa.Schema, agreed: pa.Schema) -> bool:
+    """Whether a schema has no metadata that the agreed one, which is equal otherwise, has not."""
+    pairs = [(schema, agreed), *zip(schema, agreed, strict=True)]
+    return all(not one.metadata or one.metadata == other.metadata for one, other in pairs)
 
 
 def kind_of(rows: Any) -> Kind:

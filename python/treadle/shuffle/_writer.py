@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from treadle import _core
+from treadle._numbers import integer
+from treadle.shuffle._given import integers
 
 if TYPE_CHECKING:
     from treadle.shuffle._shuffle import Shuffle
 
 __all__ = ["Receipt", "Writer"]
 
-_NOTHING = np.empty(0, np.int64)
+_NOTHING = np.empty(0, np.uint32)
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,9 @@ class Writer:
     """
 
     def __init__(self, shuffle: Shuffle, map: int, *, again: bool = False) -> None:  # noqa: A002
-        if not 0 <= map < shuffle.maps:
-            raise ValueError(f"map {map}: shuffle {shuffle.name} has maps 0 to {shuffle.maps - 1}")
         self.shuffle = shuffle
-        self.map = map
+        with shuffle._named("writer"):
+            self.map = integer("map", map, 0, shuffle.maps - 1)
         self.again = again
         # It guards the chunks, and whether they are taken.
         self._lock = threading.Lock()
@@ -71,29 +72,44 @@ class Writer:
 
         Raises
         ------
+        TypeError, ValueError
+            Rows are not those of the shuffle, or carry what it does not, such as a mask or another schema's
+            metadata; a partition does not exist. Nothing is added then.
         RuntimeError
             :meth:`finish` was called already, whether it has returned, has raised, or still pushes.
         """
         self._refuse_if_taken()
         if (partitions is None) == (hashes is None):
             raise TypeError("give partitions= or hashes=, and not both")
-        count = self.shuffle.kind.count(rows)
-        if hashes is not None:
-            numbers = _integers(hashes, "hashes")
-            if numbers.dtype.kind == "i" and (numbers < 0).any():
-                raise ValueError("hashes are unsigned integers, and one of these is below 0")
-            numbers = numbers.astype(np.uint64) % np.uint64(self.shuffle.partitions)
-            numbers = numbers.astype(np.uint32)
-        elif np.ndim(partitions) == 0:
-            numbers = np.repeat(_copied(_integers([partitions], "partitions")), count)
-        else:
-            numbers = _copied(_integers(partitions, "partitions"))
-        if len(numbers) != count:
-            raise ValueError(f"{count} rows have {len(numbers)} partitions")
+        with self.shuffle._named(f"map {self.map}"):
+            chunk, numbers = self._checked(rows, partitions, hashes)
         with self._lock:
             # Another thread may have begun to finish meanwhile.
             self._refuse_if_taken()
-            self._chunks.append((rows, numbers))
+            self._chunks.append((chunk, numbers))
+
+    def _checked(self, rows: Any, partitions: Any, hashes: Any) -> tuple[Any, np.ndarray[Any, Any]]:
+        """Return rows as a chunk, and the partition of each."""
+        kind, last = self.shuffle.kind, self.shuffle.partitions - 1
+        chunk = kind.checked(rows)
+        count = kind.count(chunk)
+        if hashes is not None:
+            numbers = integers(hashes, "hashes")
+            if numbers.dtype.kind == "i" and (numbers < 0).any():
+                raise ValueError("hashes are unsigned integers, and one of these is below 0")
+            numbers = numbers.astype(np.uint64) % np.uint64(last + 1)
+        elif not isinstance(partitions, list | tuple) and np.ndim(partitions) == 0:
+            numbers = np.repeat(integers([partitions], "partitions"), count)
+        else:
+            numbers = integers(partitions, "partitions")
+        if len(numbers) != count:
+            raise ValueError(f"{count} rows have {len(numbers)} partitions")
+        if count and (int(numbers.min()) < 0 or int(numbers.max()) > last):
+            row = int(np.argmax((numbers < 0) | (numbers > last)))
+            raise ValueError(
+                f"row {row} has partition {numbers[row]}: there are {last + 1}, from 0 on"
+            )
+        return chunk, numbers.astype(np.uint32)
 
     def _refuse_if_taken(self) -> None:
         if self._is_taken:
@@ -116,8 +132,6 @@ class Writer:
             A server has no room, neither in memory nor on its disks; or no server has any.
         ShuffleError
             The shuffle has ended.
-        ValueError
-            A partition does not exist.
         """
         limit = self.shuffle.service._limit(timeout)
         until = time.monotonic() + limit
@@ -151,30 +165,6 @@ class Writer:
     def _joined(self) -> _core.Rows:
         shuffle = self.shuffle
         numbers = [numbers for _, numbers in self._chunks]
-        if len({chunk.dtype for chunk in numbers}) > 1:
-            # Together, signed and unsigned ones would be no integers.
-            numbers = [chunk.astype(np.int64) for chunk in numbers]
         joined = numbers[0] if len(numbers) == 1 else np.concatenate(numbers or [_NOTHING])
-        fields = shuffle.kind.fields(shuffle.kind.joined([rows for rows, _ in self._chunks]))
+        fields = shuffle.kind.fields(shuffle.kind.joined([chunk for chunk, _ in self._chunks]))
         return _core.Rows(joined, shuffle.partitions, "partitions", fields)
-
-
-def _copied(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return a copy: with 4 bytes a number, unless they are no partitions, which an error then names."""
-    if len(numbers) and (int(numbers.min()) < 0 or int(numbers.max()) >= 1 << 32):
-        return numbers.astype(np.int64)
-    return numbers.astype(np.uint32)
-
-
-def _integers(values: Any, what: str) -> np.ndarray[Any, Any]:
-    """Return numbers of rows, in this machine's order of bytes."""
-    numbers = np.asarray(values)
-    if numbers.ndim != 1:
-        raise ValueError(f"{what} have {numbers.ndim} dimensions: give one number for each row")
-    if not len(numbers):
-        return numbers.astype(np.int64)
-    if numbers.dtype.kind not in "iu":
-        raise TypeError(f"{what} are no integers, but {numbers.dtype}")
-    if numbers.dtype == np.uint64 and what == "partitions" and int(numbers.max()) >= 1 << 63:
-        raise ValueError(f"there is no partition {numbers.max()}")
-    return numbers.astype(numbers.dtype.newbyteorder("="), copy=False)

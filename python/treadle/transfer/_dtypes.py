@@ -19,8 +19,9 @@ def name_of(dtype: np.dtype[Any]) -> bytes | None:
     The name is NumPy's own, or, where that does not tell all (structured types, those of other
     packages, those with metadata), the pickled dtype.
     """
-    # Metadata does not count when dtypes are compared, as the cache does.
-    return _pickled(dtype) if _has_metadata(dtype) else _name_of(dtype)
+    # The cache compares dtypes. Equal ones may differ in metadata, alignment and the class of records.
+    is_told = dtype.kind != "V" and dtype.metadata is None
+    return _name_of(dtype) if is_told else _pickled(dtype)
 
 
 @lru_cache(maxsize=1024)
@@ -31,15 +32,6 @@ def _name_of(dtype: np.dtype[Any]) -> bytes | None:
     if dtype.kind in "biufcmMSU" and np.dtype(name) == dtype:
         return name.encode()
     return pickle.dumps(dtype, protocol=5)
-
-
-def _has_metadata(dtype: np.dtype[Any]) -> bool:
-    """Whether the dtype has metadata, or a field of it has."""
-    if dtype.metadata is not None:
-        return True
-    if dtype.subdtype is not None:
-        return _has_metadata(dtype.subdtype[0])
-    return dtype.fields is not None and any(_has_metadata(of[0]) for of in dtype.fields.values())
 
 
 def _pickled(dtype: np.dtype[Any]) -> bytes | None:

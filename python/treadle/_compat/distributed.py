@@ -112,7 +112,8 @@ LIBRARY = Library(
             "distributed.scheduler:TaskState", _STEPS, ("add_dependency", "set_nbytes")
         ),
         "ThreadPoolExecutor": Contact(
-            "distributed.threadpoolexecutor:ThreadPoolExecutor", "run the methods of actors"
+            "distributed.threadpoolexecutor:ThreadPoolExecutor",
+            "run the methods of actors, and serve `Worker.executors`",
         ),
         "ToPickle": Contact("distributed.protocol.serialize:ToPickle", _MESSAGE),
         "VariableExtension": Contact("distributed.variable:VariableExtension", _EXTENSION),
@@ -163,6 +164,9 @@ LIBRARY = Library(
         ),
         "merge_memoryviews": Contact("distributed.protocol.utils:merge_memoryviews", _TRANSPORT),
         "merge_unpack": Contact("distributed.shuffle._merge:merge_unpack", _SHUFFLE),
+        "offload_executor": Contact(
+            "distributed.utils:_offload_executor", "serve `Worker.executors`"
+        ),
         "pack_data": Contact("distributed.utils_comm:pack_data", "put values in the place of keys"),
         "parse_host_port": Contact("distributed.comm.addressing:parse_host_port", _TRANSPORT),
         "parse_timedelta": Contact("distributed.utils:_parse_timedelta", "read times as it does"),

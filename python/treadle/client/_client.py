@@ -29,11 +29,12 @@ from treadle.client._distributed import documented, futures_of
 from treadle.client._early import Early
 from treadle.client._future import Future
 from treadle.client._gather import Gathering, find_futures
-from treadle.client._graphs import nodes_of
+from treadle.client._graphs import in_executors, nodes_of
 from treadle.client._scatter import Scattering
 from treadle.client._short import shortened
 from treadle.client._state import Cancellation, Expected, State
 from treadle.client._viewing import Viewing
+from treadle.worker._executors import in_executor
 from treadle.worker._spans import in_span
 
 __all__ = ["Client"]
@@ -144,6 +145,8 @@ class Client(Viewing):
             _observed.tell(self, connection, [key], [key], annotations)
         if "span" in annotations:
             func = in_span(func, annotations["span"])
+        if (executor := _options.executor_of(annotations, key)) is not None:
+            func = in_executor(func, executor)
         options = _options.of_call(annotations, actor, key)
         submit = partial(connection.submit_call, key, state, func, args, kwargs, options)
         self._submit([future], submit, args, kwargs)
@@ -326,6 +329,10 @@ class Client(Viewing):
             _observed.tell(self, connection, wanted, keys, annotations)
         if "span" in annotations:
             func = in_span(func, annotations["span"])
+        functions = {
+            name: func if name is None else in_executor(func, name)
+            for name in {executor for _, _, executor in parts}
+        }
 
         def submit() -> int:
             arguments: Any = zip(*iterables, strict=False)
@@ -336,9 +343,9 @@ class Client(Viewing):
             size = 0
             # Those of an earlier attempt are there already.
             while parts:
-                part, options = parts[0]
+                part, options, executor = parts[0]
                 some = arguments[part] if isinstance(arguments, list) else arguments
-                told = keys[part], states[part], func, some, kwargs, options
+                told = keys[part], states[part], functions[executor], some, kwargs, options
                 # Nothing, before there is a connection.
                 size += connection.submit_calls(*told) or 0
                 del parts[0]
@@ -410,6 +417,7 @@ class Client(Viewing):
             validate_key(key)
         graph, by_key = nodes_of(expr)
         options, options_of = _options.of_graph(graph, annotations, by_key, actors)
+        graph = in_executors(graph, _options.executors_of(graph, annotations, by_key))
         submit = partial(self._submit_graph, connection, graph, wanted, options, options_of)
         if _observed.is_told(self, annotations, by_key):
             _observed.tell(

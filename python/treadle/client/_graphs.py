@@ -7,8 +7,10 @@ from typing import Any
 
 from treadle._compat.dask import Alias, DataNode, GraphNode, convert_legacy_task
 from treadle._graph import materialize
+from treadle.shuffle._graph import is_barrier
+from treadle.worker._executors import node_in_executor
 
-__all__ = ["converted", "nodes_of"]
+__all__ = ["converted", "in_executors", "nodes_of"]
 
 
 def nodes_of(
@@ -43,3 +45,33 @@ def converted(graph: dict[Hashable, Any]) -> dict[Hashable, GraphNode]:
             continue
         nodes[key] = node if isinstance(node, GraphNode) else DataNode(key, node)
     return nodes
+
+
+def in_executors(
+    graph: dict[Hashable, GraphNode], executors: Mapping[Hashable, Any]
+) -> dict[Hashable, GraphNode]:
+    """Return the graph with those tasks in executors of their workers that have one.
+
+    What moves the rows of P2P shuffles stays where the native worker runs it.
+    """
+    if not executors:
+        return graph
+    moving: set[Hashable] = set()
+    barriers = {key for key, node in graph.items() if is_barrier(node)}
+    for key, node in graph.items():
+        if key in barriers:
+            moving |= {key, *node.dependencies}
+        elif not barriers.isdisjoint(node.dependencies):
+            moving.add(key)
+    # A transfer may have another name.
+    names = list(moving)
+    while names:
+        node = graph.get(names.pop())
+        if isinstance(node, Alias) and node.target not in moving:
+            moving.add(node.target)
+            names.append(node.target)
+    return graph | {
+        key: node_in_executor(graph[key], name)
+        for key, name in executors.items()
+        if key not in moving
+    }

@@ -14,6 +14,8 @@ from treadle.client._distributed import get_annotations
 __all__ = [
     "Options",
     "annotated",
+    "executor_of",
+    "executors_of",
     "of_annotations",
     "of_call",
     "of_calls",
@@ -113,17 +115,40 @@ def of_call(annotations: Mapping[str, Any], actor: bool, key: Hashable) -> Optio
 
 def of_calls(
     annotations: Mapping[str, Any], actor: bool, keys: Sequence[Hashable]
-) -> list[tuple[slice, Options | None]]:
-    """Return which calls, one after the other, have which options.
+) -> list[tuple[slice, Options | None, Any]]:
+    """Return which calls, one after the other, have which options, and run in which executor.
 
     It raises what :func:`of_call` does.
     """
-    if not any(callable(annotations.get(name)) for name in _KNOWN):
-        return [(slice(0, len(keys)), of_call(annotations, actor, None))]
-    each = [of_call(annotations, actor, key) for key in keys]
+
+    def of(key: Hashable) -> tuple[Options | None, Any]:
+        return of_call(annotations, actor, key), executor_of(annotations, key)
+
+    if not any(callable(annotations.get(name)) for name in (*_KNOWN, "executor")):
+        return [(slice(0, len(keys)), *of(None))]
+    each = [of(key) for key in keys]
     starts = [i for i, options in enumerate(each) if i == 0 or options != each[i - 1]]
     ends = [*starts[1:], len(each)]
-    return [(slice(start, end), each[start]) for start, end in zip(starts, ends, strict=True)]
+    return [(slice(start, end), *each[start]) for start, end in zip(starts, ends, strict=True)]
+
+
+def executor_of(annotations: Mapping[str, Any], key: Hashable) -> Any:
+    """Return the name of the executor that a task is annotated with, or None."""
+    name = annotations.get("executor")
+    return name(key) if callable(name) else name
+
+
+def executors_of(
+    graph: Collection[Hashable],
+    annotations: Mapping[str, Any],
+    by_key: Mapping[str, Mapping[Hashable, Any]],
+) -> dict[Hashable, Any]:
+    """Return the executors of those tasks of a graph that are annotated with one."""
+    found: dict[Hashable, Any] = {}
+    if "executor" in annotations:
+        found = {key: executor_of(annotations, key) for key in graph}
+    found.update(by_key.get("executor", {}))
+    return {key: name for key, name in found.items() if key in graph and name is not None}
 
 
 def of_annotations(annotations: Mapping[str, Any]) -> Options:

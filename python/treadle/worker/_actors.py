@@ -16,7 +16,7 @@ from distributed.utils import iscoroutinefunction
 from treadle import _core
 from treadle._calls import Opaque
 from treadle._compat.dask import TaskRef
-from treadle._compat.distributed import ThreadPoolExecutor, run_actor
+from treadle._compat.distributed import run_actor
 from treadle._groups import prefix_of
 from treadle.worker import errors
 from treadle.worker._slots import worker_here
@@ -38,7 +38,6 @@ class Actors:
         self._worker = worker
         self._instances = worker.state.actors
         self._numbers: dict[Hashable, int] = {}
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="Dask-Actor-Threads")
         self._lock = threading.Lock()
 
     def add(self, key: Hashable, instance: Any, number: int = 0) -> Actor:
@@ -68,10 +67,6 @@ class Actors:
         self._numbers.clear()
         self._instances.clear()
 
-    def close(self) -> None:
-        """End the thread, after the method that it runs."""
-        self._executor.shutdown(wait=False)
-
     async def execute(
         self,
         actor: Hashable = None,
@@ -90,7 +85,7 @@ class Actors:
                 result = await method(*args, **keywords)
             elif separate_thread:
                 result = await asyncio.get_running_loop().run_in_executor(
-                    self._executor,
+                    self._worker.executors["actor"],
                     partial(
                         _run_method,
                         os.getpid(),
@@ -99,7 +94,7 @@ class Actors:
                         keywords,
                         {"worker": self._worker},
                         f"{prefix_of(actor)}.{function}",
-                        self._worker.actor_threads,
+                        self._worker.pool_threads,
                         self._lock,
                     ),
                 )

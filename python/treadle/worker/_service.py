@@ -257,7 +257,7 @@ class Service:
                 self._loop.run(self._tear_down(), timeout)
             except Exception:
                 logger.warning("the worker's Python side did not end cleanly", exc_info=True)
-            self._actors.close()
+            self.worker.executors.close()
             self.engine.close()
             self._profiler.close()
             self.worker.plugins.close_shuffles()

@@ -8,23 +8,35 @@ is looked up by the native worker when somebody asks.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from treadle._compat.dask import task_state
 from treadle._compat.distributed import thread_state, worker_here
 
 if TYPE_CHECKING:
-    from treadle.worker._native import Native
     from treadle.worker._standin import WorkerStandIn
 
-__all__ = ["blocking", "enter_thread", "leave_thread", "worker_here"]
+__all__ = ["blocking", "enter_thread", "in_thread_of", "leave_thread", "worker_here"]
+
+
+class Slots(Protocol):
+    """What ``Native`` does for the task of the calling thread."""
+
+    def current_key(self) -> Hashable | None: ...
+
+    def started(self) -> float | None: ...
+
+    def secede(self) -> bool: ...
+
+    def rejoin(self) -> None: ...
 
 
 class _Here(threading.local):
-    """The native worker whose tasks the calling thread runs."""
+    """Whose tasks the calling thread runs."""
 
-    native: Native | None = None
+    native: Slots | None = None
 
 
 _here = _Here()
@@ -49,7 +61,7 @@ class blocking:
         return False
 
 
-def enter_thread(native: Native, worker: WorkerStandIn) -> None:
+def enter_thread(native: Slots, worker: WorkerStandIn) -> None:
     """Make distributed's functions work in the tasks that the calling thread will run."""
     _here.native = native
     worker_here.set(worker)
@@ -66,6 +78,21 @@ def leave_thread() -> None:
     for state in (thread_state, task_state):
         state.__dict__.clear()
     _unregister()
+
+
+@contextmanager
+def in_thread_of(task: Slots, worker: WorkerStandIn) -> Iterator[None]:
+    """Have a thread that is somebody else's run a task; then it is as it was."""
+    before = _here.native
+    states = [(state, dict(state.__dict__)) for state in (thread_state, task_state)]
+    enter_thread(task, worker)
+    try:
+        yield
+    finally:
+        _here.native = before
+        for state, values in states:
+            state.__dict__.clear()
+            state.__dict__.update(values)
 
 
 def _unregister() -> None:
@@ -91,7 +118,7 @@ class _Executor:
     something that wakes the pool up, and waits for the event.
     """
 
-    def __init__(self, native: Native) -> None:
+    def __init__(self, native: Slots) -> None:
         self._native = native
         self._threads = self
         self._rejoin_lock = threading.Lock()

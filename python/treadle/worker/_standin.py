@@ -27,9 +27,12 @@ from treadle._numbers import amounts
 from treadle._unserved import UnservedError
 from treadle._upload import upload_file
 from treadle.worker._ends import Cause
+from treadle.worker._executors import Executors
 from treadle.worker._rpc import SchedulerRPC, WorkerRPC, ask_scheduler
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from distributed import Client
     from distributed.diagnostics.plugin import WorkerPlugin
     from tornado.ioloop import IOLoop
@@ -274,8 +277,12 @@ class WorkerStandIn:
         self.plugins: _Plugins = _Plugins(native, self._connection)
         self.extensions: dict[str, Any] = {}
         self.metrics: dict[str, Any] = {}
-        # What runs in the threads of actors: "Counter-1f.increment", by the identifier of the thread.
-        self.actor_threads: dict[int, Hashable] = {}
+        self.executors = Executors(native.nthreads)
+        # What runs in threads of pools, by their identifiers: keys of tasks, and for methods of actors
+        # "Counter-1f.increment".
+        self.pool_threads: dict[int, Hashable] = {}
+        # Those that wait for such a thread.
+        self.waiting_threads: set[int] = set()
         self.security = connection.get("security")
         self._status = Status.running
         self.nanny = None
@@ -333,6 +340,11 @@ class WorkerStandIn:
         return self.state.nthreads
 
     @property
+    def executor(self) -> Executor:
+        """A pool of as many threads as it runs tasks at once; see :class:`Executors`."""
+        return self.executors["default"]
+
+    @property
     def ip(self) -> str:
         """The host of its address."""
         return urlsplit(self.address).hostname or ""
@@ -355,7 +367,10 @@ class WorkerStandIn:
     @property
     def active_threads(self) -> dict[int, Hashable]:
         """The keys of the tasks that run, by the identifier of the thread."""
-        return {**self._native.running(), **self.actor_threads}
+        running = {**self._native.running(), **self.pool_threads}
+        for thread in self.waiting_threads.copy():
+            running.pop(thread, None)
+        return running
 
     def identity(self) -> dict[str, Any]:
         """Describe the worker."""
@@ -407,7 +422,7 @@ class WorkerStandIn:
         except LookupError:
             pass
         key = self._native.current_key()
-        return key if key is not None else self.actor_threads[threading.get_ident()]
+        return key if key is not None else self.pool_threads[threading.get_ident()]
 
     def log_event(self, topic: str | Collection[str], msg: Any) -> None:
         """Log an event for those that subscribed its topic. The message must be plain data."""

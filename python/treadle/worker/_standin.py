@@ -18,7 +18,6 @@ from dask.utils import parse_timedelta
 from distributed import Status, profile
 from distributed.utils import in_async_call
 
-from treadle import _core
 from treadle._ask import ask
 from treadle._calls import pack
 from treadle._compat.distributed import AsyncTaskGroup, get_versions, is_dumpable
@@ -26,6 +25,7 @@ from treadle._names import name_of
 from treadle._numbers import amounts
 from treadle._unserved import UnservedError
 from treadle._upload import upload_file
+from treadle.worker._data import Data
 from treadle.worker._ends import Cause
 from treadle.worker._executors import Executors
 from treadle.worker._rpc import SchedulerRPC, WorkerRPC, ask_scheduler
@@ -52,55 +52,6 @@ _PATIENCE = 5.0
 
 # The key of the asynchronous task that runs in this context: those share the loop's thread.
 coroutine_key: contextvars.ContextVar[Hashable] = contextvars.ContextVar("coroutine_key")
-
-
-class _Data(Mapping[Hashable, Any]):
-    """The values of the worker, by key. Reading one that is on disk loads it.
-
-    Small values that the worker made, or that were sent to it, are kept by the scheduler: they are
-    asked for there, each time.
-    """
-
-    def __init__(self, native: Native) -> None:
-        self._native = native
-
-    def _keys(self) -> dict[Hashable, None]:
-        address = self._native.address
-        keys = dict.fromkeys(self._native.keys())
-        try:
-            held = ask_scheduler(self._native, "has_what", {"workers": [address]}, _PATIENCE)
-        except OSError:
-            # It has ended, or is about to.
-            return keys
-        return keys | dict.fromkeys(held.get(address, ()))
-
-    def __getitem__(self, key: Hashable) -> Any:
-        try:
-            return self._native.get(key)
-        except KeyError:
-            if key not in self:
-                raise
-        asked = {"keys": [key]}
-        small = ask_scheduler(self._native, "small_values", asked, _PATIENCE)
-        if key in small:
-            return _core.decode_value(small[key])
-        objects = ask_scheduler(self._native, "objects", asked, _PATIENCE)
-        if key not in objects:
-            # It was released meanwhile.
-            raise KeyError(key)
-        try:
-            return self._native.get_object(objects[key])
-        except KeyError:
-            raise KeyError(key) from None
-
-    def __contains__(self, key: object) -> bool:
-        return self._native.has(key) or key in self._keys()
-
-    def __iter__(self) -> Iterator[Hashable]:
-        return iter(self._keys())
-
-    def __len__(self) -> int:
-        return len(self._keys())
 
 
 @dataclass(frozen=True)
@@ -213,7 +164,7 @@ class _State:
 class _MemoryManager:
     """``Worker.memory_manager``."""
 
-    def __init__(self, data: _Data, memory_limit: int | None) -> None:
+    def __init__(self, data: Data, memory_limit: int | None) -> None:
         self.data = data
         self.memory_limit = memory_limit
 
@@ -266,7 +217,7 @@ class WorkerStandIn:
         self.id = f"{type(self).__name__}-{native.id}-{uuid.uuid4()}"
         self.name = name_of(native.name)
         self.address = self.contact_address = self.worker_address = native.address
-        self.data = _Data(native)
+        self.data = Data(native)
         self.memory_manager = _MemoryManager(self.data, native.memory_limit or None)
         self.state = _State(self)
         self.local_directory = native.directory
@@ -383,8 +334,8 @@ class WorkerStandIn:
         }
 
     def keys(self) -> list[Hashable]:
-        """Return the keys of the values here."""
-        return self._native.keys()
+        """Return the keys of the values here, of tasks and of users."""
+        return list(dict.fromkeys((*self._native.keys(), *self.data.own)))
 
     def versions(self, packages: Collection[str] | None = None) -> dict[str, Any]:
         """Return the versions of Python and of packages."""

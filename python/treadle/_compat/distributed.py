@@ -69,9 +69,6 @@ LIBRARY = Library(
         "SchedulerInfo": Contact(
             "distributed.objects:SchedulerInfo", "describe a cluster", ("_repr_html_",)
         ),
-        "SchedulerState": Contact(
-            "distributed.scheduler:SchedulerState", "name what it does not serve of a scheduler"
-        ),
         "SemaphoreExtension": Contact(
             "distributed.semaphore:SemaphoreExtension", _EXTENSION, ("_check_lease_timeout",)
         ),
@@ -110,6 +107,9 @@ LIBRARY = Library(
         "TaskPrefix": Contact("distributed.scheduler:TaskPrefix", _STEPS, ("remove_group",)),
         "TaskState": Contact(
             "distributed.scheduler:TaskState", _STEPS, ("add_dependency", "set_nbytes")
+        ),
+        "SystemMonitor": Contact(
+            "distributed.system_monitor:SystemMonitor", "serve `Worker.monitor`"
         ),
         "ThreadPoolExecutor": Contact(
             "distributed.threadpoolexecutor:ThreadPoolExecutor",

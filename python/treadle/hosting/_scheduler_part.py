@@ -41,7 +41,7 @@ class SchedulerPart:
 
     def adaptive_target(self, target_duration: Any, *, timeout: float) -> int:
         """Return how many workers there should be for what there is to do."""
-        asked = self._python.adaptive_target(target_duration)
+        asked = self._python.find_target(target_duration)
         target: int = self._python.loop_thread.run(asked, timeout)
         return target
 
@@ -57,7 +57,7 @@ class SchedulerPart:
     async def _find_needed(self) -> set[str]:
         python = self._python
         identity = await python.ask("", "identity", {"n_workers": -1})
-        can_go = await python.workers_to_close()
+        can_go = await python.find_closable()
         workers = identity["workers"].items()
         return {str(worker["name"]) for address, worker in workers if address not in can_go}
 

@@ -147,6 +147,22 @@ class Known:
         return int(self.identity(0)["total_threads"])
 
     @property
+    def total_memory(self) -> int:
+        """The bytes of memory of all workers that have a limit."""
+        return int(self.identity(0)["total_memory"])
+
+    @property
+    def n_tasks(self) -> int:
+        """How many tasks there are."""
+        return len(self.tasks)
+
+    @property
+    def aliases(self) -> dict[Hashable, str]:
+        """The addresses of the workers, by their names."""
+        workers = self.identity()["workers"]
+        return {worker["name"]: address for address, worker in workers.items()}
+
+    @property
     def total_occupancy(self) -> float:
         """The sum of what all workers have to do, in seconds: see ``WorkerState.occupancy``."""
         return sum(worker.occupancy for worker in self.workers.values())

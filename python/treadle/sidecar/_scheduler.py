@@ -6,12 +6,15 @@ import asyncio
 import os
 import pickle
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import dask
+import psutil  # type: ignore[import-untyped]
 from dask.typing import no_default
 from distributed import Scheduler, Status
 from distributed.diagnostics.plugin import SchedulerPlugin
@@ -28,14 +31,13 @@ from treadle._compat.distributed import (
     MultiLockExtension,
     PublishExtension,
     QueueExtension,
-    SchedulerState,
     Serialized,
     get_versions,
     serialize,
 )
 from treadle._log import Log
 from treadle._loop import LoopThread
-from treadle._unserved import UnservedError, not_followed
+from treadle._unserved import UnservedError, is_public, not_followed
 from treadle._upload import upload_file
 from treadle.sidecar._adaptive import target_of, workers_to_close
 from treadle.sidecar._connection import Connection
@@ -52,13 +54,6 @@ __all__ = ["SchedulerStandIn"]
 
 # Seconds between two looks at whether workers were replaced.
 _PAUSE = 0.05
-
-# The public names of distributed's scheduler: one that is not served is named in an error.
-_OF_DISTRIBUTED = frozenset(
-    name
-    for name in (*dir(Scheduler), *Scheduler.__annotations__, *SchedulerState.__annotations__)
-    if not name.startswith("_")
-)
 
 
 class SchedulerStandIn(Known):
@@ -78,6 +73,11 @@ class SchedulerStandIn(Known):
         self.address = connection.address
         self.loop = self.io_loop = loop.io_loop
         self.loop_thread = loop
+        self.thread_id = loop.ident
+        self.time_started = time.time()
+        self.proc = psutil.Process()
+        # The native scheduler checks its invariants in tests of its own; nobody serves notebooks here.
+        self.validate = self.jupyter = False
         self.status = Status.running
         # What was done when somebody asked last (`is_active`).
         self._done = 0
@@ -125,8 +125,8 @@ class SchedulerStandIn(Known):
             "logs": self.get_logs,
             "get_logs": self.get_logs,
             "broadcast": self.broadcast,
-            "adaptive_target": self.adaptive_target,
-            "workers_to_close": self.workers_to_close,
+            "adaptive_target": self.find_target,
+            "workers_to_close": self.find_closable,
             "register_scheduler_plugin": self._scheduler_plugins.add,
             "unregister_scheduler_plugin": self._scheduler_plugins.remove,
             "register_worker_plugin": self._worker_plugins.add,
@@ -135,8 +135,8 @@ class SchedulerStandIn(Known):
             "worker_plugin": self._worker_plugins.get,
             "profile": self._profiles.get,
             "profile_metadata": self._profiles.metadata,
-            "start_task_metadata": self.start_task_metadata,
-            "stop_task_metadata": self.stop_task_metadata,
+            "start_task_metadata": self._start_task_metadata,
+            "stop_task_metadata": self._stop_task_metadata,
             "register_nanny_plugin": self._nanny_plugins.add,
             "unregister_nanny_plugin": self._nanny_plugins.remove,
             "nanny_plugins": self._nanny_plugins.registered,
@@ -267,8 +267,12 @@ class SchedulerStandIn(Known):
         gone: dict[str, Any] = await self.ask("", "retire_workers", asked)
         return gone
 
-    async def adaptive_target(self, target_duration: Any = None) -> int:
+    def adaptive_target(self, target_duration: Any = None) -> int:
         """Return how many workers there should be for what there is to do."""
+        return target_of(self.ask_now("load", {}), _left(self.identity()), target_duration)
+
+    async def find_target(self, target_duration: Any = None) -> int:
+        """Return the same; the loop goes on meanwhile."""
         load = await self.ask("", "load", {})
         return target_of(load, await self._known_workers(), target_duration)
 
@@ -278,8 +282,17 @@ class SchedulerStandIn(Known):
         before, self._done = self._done, activity["done"]
         return bool(activity["unfinished"] or activity["calls"] or activity["done"] != before)
 
-    async def workers_to_close(
+    def workers_to_close(self, *how: Any, **named: Any) -> list[Any]:
+        """Return which workers can go; ``how`` is as distributed's scheduler has it."""
+        return self._closable(_left(self.identity()), *how, **named)
+
+    async def find_closable(self, *how: Any, **named: Any) -> list[Any]:
+        """Return the same; the loop goes on meanwhile."""
+        return self._closable(await self._known_workers(), *how, **named)
+
+    def _closable(
         self,
+        workers: dict[str, dict[str, Any]],
         memory_ratio: float | None = None,
         n: int | None = None,
         key: Any = None,
@@ -291,7 +304,6 @@ class SchedulerStandIn(Known):
 
         Those for which ``key``, a function of a worker or its pickle, is the same go together.
         """
-        workers = await self._known_workers()
         groups = None
         if key is not None:
             key = pickle.loads(key) if isinstance(key, bytes) else key
@@ -308,9 +320,7 @@ class SchedulerStandIn(Known):
         return [workers[one]["name"] if attribute == "name" else one for one in chosen]
 
     async def _known_workers(self) -> dict[str, dict[str, Any]]:
-        identity = await self.ask("", "identity", {"n_workers": -1})
-        workers = {address: dict(worker) for address, worker in identity["workers"].items()}
-        return {one: worker for one, worker in workers.items() if worker["status"] != "closed"}
+        return _left(await self.ask("", "identity", {"n_workers": -1}))
 
     async def remove_worker(self, address: str, **_: Any) -> None:
         """End a worker; its tasks run again elsewhere."""
@@ -354,11 +364,28 @@ class SchedulerStandIn(Known):
         if name in OF_STEPS:
             # Their properties have raised the same, which ends here.
             raise not_followed(f"Scheduler.{name}")
-        if name in _OF_DISTRIBUTED:
+        if is_public(Scheduler, name):
             raise UnservedError(
                 f"Scheduler.{name} of distributed is not served: Treadle's scheduler is native"
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def ip(self) -> str:
+        """The host of its address."""
+        return urlsplit(self.address).hostname or ""
+
+    host = ip
+
+    @property
+    def port(self) -> int:
+        """The port of its address."""
+        return urlsplit(self.address).port or 0
+
+    @property
+    def allowed_failures(self) -> int:
+        """How many workers may be lost while they run a task, before it fails."""
+        return int(dask.config.get("distributed.scheduler.allowed-failures"))
 
     @property
     def monitor(self) -> SimpleNamespace:
@@ -409,11 +436,11 @@ class SchedulerStandIn(Known):
 
     # functions, files, plugins
 
-    async def run_function(
+    def run_function(
         self, function: bytes, args: Any = (), kwargs: Any = None, wait: bool = True
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """Run a function here; ``dask_scheduler``, if it takes that, is this object."""
-        return await run_function(self, function, args, kwargs, wait)
+        return run_function(self, function, args, kwargs, wait)
 
     @property
     def local_directory(self) -> str:
@@ -474,13 +501,16 @@ class SchedulerStandIn(Known):
         """Forget a plugin."""
         await self._scheduler_plugins.remove(name)
 
-    async def start_task_metadata(self, name: str) -> None:
+    def start_task_metadata(self, name: str) -> None:
         """Begin to note the metadata of tasks that are submitted from now on, and how they end."""
-        plugin = CollectTaskMetaDataPlugin(scheduler=self, name=name)
-        self._scheduler_plugins.put(plugin, name, idempotent=False)
+        self.add_plugin(CollectTaskMetaDataPlugin(scheduler=self, name=name), name=name)
+
+    async def _start_task_metadata(self, name: str) -> None:
+        # Whoever asked submits only when its client has been told to tell.
+        self.start_task_metadata(name)
         await self.observe()
 
-    async def stop_task_metadata(self, name: str | None = None) -> dict[str, Any]:
+    def stop_task_metadata(self, name: str | None = None) -> dict[str, Any]:
         """Return the metadata of the tasks that ended meanwhile, and how they did.
 
         Raises
@@ -492,9 +522,13 @@ class SchedulerStandIn(Known):
         if not isinstance(plugin, CollectTaskMetaDataPlugin):
             raise ValueError(f"Nobody has started to collect task metadata as {name!r}")
         self.steps.sync()
-        self._scheduler_plugins.forget(str(name))
-        await self.observe()
+        self.remove_plugin(str(name))
         return {"metadata": plugin.metadata, "state": plugin.state}
+
+    async def _stop_task_metadata(self, name: str | None = None) -> dict[str, Any]:
+        found = self.stop_task_metadata(name)
+        await self.observe()
+        return found
 
     def _in_loop(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         asyncio.run_coroutine_threadsafe(coroutine, self.loop.asyncio_loop)  # type: ignore[attr-defined]
@@ -533,6 +567,12 @@ class _Holding:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._scheduler, name)
+
+
+def _left(identity: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the workers that have not closed."""
+    workers = identity["workers"].items()
+    return {one: dict(worker) for one, worker in workers if worker["status"] != "closed"}
 
 
 def _serialized(responses: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -20,7 +20,7 @@ from treadle._compat.distributed import get_plugin_name, is_dumpable
 from treadle._log import OF_NANNIES, Log
 from treadle._loop import LoopThread
 from treadle._names import name_of
-from treadle._unserved import UnservedError
+from treadle._unserved import UnservedError, is_public
 from treadle.supervision._channel import Channel
 from treadle.worker._plugins import call_hook
 from treadle.worker._rpc import RPC
@@ -57,6 +57,7 @@ class Nanny:
         self._log = Log(loggers=OF_NANNIES)
         self._loop = LoopThread(f"treadle-nanny-{process.name}", self._loop_ended)
         self.loop = self.io_loop = self._loop.io_loop
+        self.thread_id = self._loop.ident
         self.id = f"{type(self).__name__}-{uuid.uuid4()}"
         self.name = name_of(process.name)
         self.plugins: dict[str, NannyPlugin] = {}
@@ -78,14 +79,13 @@ class Nanny:
         return Theirs
 
     def __getattr__(self, name: str) -> Any:
-        if not name.startswith("_"):
-            from distributed import Nanny as Theirs
+        from distributed import Nanny as Theirs
 
-            if hasattr(Theirs, name):
-                raise UnservedError(
-                    f"Nanny.{name} of distributed is not served: a worker of Treadle is looked after "
-                    "by whoever started its process, where nobody else connects to"
-                )
+        if is_public(Theirs, name):
+            raise UnservedError(
+                f"Nanny.{name} of distributed is not served: a worker of Treadle is looked after by "
+                "whoever started its process, where nobody else connects to"
+            )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _loop_ended(self, error: BaseException) -> None:

@@ -90,7 +90,6 @@ class Service:
         self._supervisor = supervisor
         self._preload = list(preload)
         self._preload_argv = list(preload_argv)
-        self._preloads: Any = None
         self._own_process = own_process
         self._shares_arrays = shares_arrays or own_process
         self._pid = os.getpid()
@@ -149,7 +148,7 @@ class Service:
             self._supervisor = Supervisor(native.name, native.directory, None)
         self._supervisor.attach(self._loop, self.worker.scheduler)
         self._actors = Actors(self.worker)
-        self._plugins = Plugins(self.worker)
+        self._plugins = self.worker.plugin_manager = Plugins(self.worker)
         if dask.config.get("treadle.worker.steps", False):
             self._plugins.record()
         self._profiler = Profiler(lambda: self.worker.active_threads)
@@ -181,13 +180,13 @@ class Service:
 
             self._setting_up = "preload scripts"
             try:
-                self._preloads = process_preloads(
+                self.worker.preloads = process_preloads(
                     self.worker,
                     self._preload,
                     self._preload_argv,
                     file_dir=self.worker.local_directory,
                 )
-                await self._preloads.start()
+                await self.worker.preloads.start()
             except Exception as error:
                 # What it says comes at the end of the worker.
                 traceback = errors.texts(error)[1]
@@ -267,8 +266,10 @@ class Service:
 
     async def _tear_down(self) -> None:
         await self._plugins.close()
-        if self._preloads is not None:
-            await self._preloads.teardown()
+        if self.worker.preloads is not None:
+            await self.worker.preloads.teardown()
+        for callback in self.worker.periodic_callbacks.values():
+            callback.stop()
         await self.worker._close_clients()
 
     def restarted(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import pickle
 import sys
 import threading
 import uuid
@@ -20,10 +21,10 @@ from distributed.utils import in_async_call
 
 from treadle._ask import ask
 from treadle._calls import pack
-from treadle._compat.distributed import AsyncTaskGroup, get_versions, is_dumpable
+from treadle._compat.distributed import AsyncTaskGroup, SystemMonitor, get_versions, is_dumpable
 from treadle._names import name_of
 from treadle._numbers import amounts
-from treadle._unserved import UnservedError
+from treadle._unserved import UnservedError, is_public
 from treadle._upload import upload_file
 from treadle.worker._data import Data
 from treadle.worker._ends import Cause
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from treadle.shuffle._plugin import Shuffles
     from treadle.worker._engine import Engine
     from treadle.worker._native import Native
+    from treadle.worker._plugins import Plugins
 
 __all__ = ["WorkerStandIn", "coroutine_key"]
 
@@ -228,6 +230,13 @@ class WorkerStandIn:
         self.plugins: _Plugins = _Plugins(native, self._connection)
         self.extensions: dict[str, Any] = {}
         self.metrics: dict[str, Any] = {}
+        # What plugins start, and the worker's end stops.
+        self.periodic_callbacks: dict[str, Any] = {}
+        # Set by the service.
+        self.preloads: Any = None
+        # distributed's own code holds it while it reads `active_threads`; nothing is changed under it.
+        self.active_threads_lock = threading.Lock()
+        self.execution_state = {"scheduler": native.scheduler, "ioloop": self.loop, "worker": self}
         self.executors = Executors(native.nthreads)
         # What runs in threads of pools, by their identifiers: keys of tasks, and for methods of actors
         # "Counter-1f.increment".
@@ -236,9 +245,11 @@ class WorkerStandIn:
         self.waiting_threads: set[int] = set()
         self.security = connection.get("security")
         self._status = Status.running
+        self._monitor: Any = None
         self.nanny = None
         # Set by the service.
         self.engine: Engine
+        self.plugin_manager: Plugins
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.address!r}, name: {self.name}, status: {self.status.name}>"
@@ -251,13 +262,12 @@ class WorkerStandIn:
         return Worker
 
     def __getattr__(self, name: str) -> Any:
-        if not name.startswith("_"):
-            from distributed import Worker
+        from distributed import Worker
 
-            if hasattr(Worker, name):
-                raise UnservedError(
-                    f"Worker.{name} of distributed is not served: Treadle's workers are native"
-                )
+        if is_public(Worker, name):
+            raise UnservedError(
+                f"Worker.{name} of distributed is not served: Treadle's workers are native"
+            )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # what it is
@@ -300,6 +310,13 @@ class WorkerStandIn:
         """The host of its address."""
         return urlsplit(self.address).hostname or ""
 
+    host = ip
+
+    @property
+    def listen_address(self) -> str:
+        """Its address."""
+        return self.address
+
     @property
     def port(self) -> int:
         """The port of its address."""
@@ -322,6 +339,19 @@ class WorkerStandIn:
         for thread in self.waiting_threads.copy():
             running.pop(thread, None)
         return running
+
+    @property
+    def active_keys(self) -> set[Hashable]:
+        """The keys of the tasks that run."""
+        return set(self._native.running().values())
+
+    @property
+    def monitor(self) -> Any:
+        """distributed's measurements of this process: one more, each time this is read."""
+        if self._monitor is None:
+            self._monitor = SystemMonitor()
+        self._monitor.update()
+        return self._monitor
 
     def identity(self) -> dict[str, Any]:
         """Describe the worker."""
@@ -488,6 +518,16 @@ class WorkerStandIn:
         """Write a file to the local directory and import it (.py, .zip, .egg)."""
         return await upload_file(self.local_directory, filename, data, load)
 
+    async def plugin_add(
+        self, plugin: bytes | WorkerPlugin, name: str | None = None, catch_errors: bool = True
+    ) -> dict[str, Any]:
+        """Set a plugin up here; what that raises is the answer, or is raised."""
+        return _caught(await self.plugin_manager.add(plugin, name), catch_errors)
+
+    async def plugin_remove(self, name: str) -> dict[str, Any]:
+        """Tear a plugin down; what that raises is the answer."""
+        return await self.plugin_manager.remove(name)
+
     async def close_gracefully(self, **_: Any) -> None:
         """Begin to leave: the worker's values move to others first."""
         self._native.drain()
@@ -511,3 +551,9 @@ class WorkerStandIn:
                     await asyncio.wait_for(client._close(fast=True), 2)
             except Exception:
                 logger.debug("closing the tasks' client", exc_info=True)
+
+
+def _caught(answer: dict[str, Any], catch_errors: bool) -> dict[str, Any]:
+    if answer["status"] == "error" and not catch_errors:
+        raise pickle.loads(answer["exception"])
+    return answer

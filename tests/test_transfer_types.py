@@ -58,6 +58,15 @@ def numbers(dtype: str, shape: tuple[int, ...] = (3, 5)) -> np.ndarray[Any, Any]
     return np.arange(np.prod(shape)).astype(dtype).reshape(shape)
 
 
+class Quantity(np.ndarray[Any, Any]):
+    """An array with an attribute, which NumPy does not pickle."""
+
+    unit: str | None
+
+    def __array_finalize__(self, of: Any) -> None:
+        self.unit = getattr(of, "unit", None)
+
+
 DTYPES = "?bBhHiIlLqQefdgFDG"
 
 
@@ -114,6 +123,23 @@ class TestArrays:
             nested = np.dtype([("a", [("b", number, (2,))])])
             found = exchange(np.zeros(1000, nested)).dtype["a"]["b"].subdtype[0]
             assert found.metadata == unit
+
+    @pytest.mark.parametrize("order", [1, -1])
+    def test_equal_types_are_not_the_same(self, exchange: Exchange, order: int) -> None:
+        """One after the other: what was sent before does not count."""
+        kinds = [
+            np.dtype([("a", "i4")]),
+            np.dtype([("a", "i4")], align=True),
+            np.dtype((np.record, [("a", "i4")])),
+            np.dtype("V4"),
+            np.dtype((np.record, "V4")),
+            np.dtype([(("title", "a"), "i4")]),
+        ]
+        for kind in kinds[::order]:
+            found = exchange(np.zeros(1000, kind)).dtype
+            assert found == kind
+            assert found.type is kind.type
+            assert found.isalignedstruct == kind.isalignedstruct
 
     def test_metadata_that_pickle_does_not_take(self, exchange: Exchange) -> None:
         received = exchange(np.zeros(1000, np.dtype("f8", metadata={"scale": lambda x: 2 * x})))
@@ -192,6 +218,21 @@ class TestArrays:
         assert type(received) is np.matrix
         assert received[1, 1] == 201
 
+    def test_subclasses_keep_their_attributes(self, exchange: Exchange) -> None:
+        sent = numbers("f8").view(Quantity)
+        sent.unit = "m"
+        for received in (exchange(sent), exchange({"a": [sent]})["a"][0]):
+            assert type(received).__name__ == "Quantity"
+            assert received.unit == "m"
+            assert (received == sent).all()
+
+    def test_masked_arrays_keep_all(self, exchange: Exchange) -> None:
+        sent: Any = np.ma.array([1.0, 2.0], mask=[0, 1], fill_value=7, hard_mask=True)
+        sent.unit = "m"
+        [received] = exchange([sent])
+        assert (received.hardmask, received.fill_value, received.unit) == (True, 7, "m")
+        assert received.mask.tolist() == [False, True]
+
     def test_scalars(self, exchange: Exchange) -> None:
         received = exchange(np.float32(1.5))
         assert type(received) is np.float32
@@ -240,6 +281,30 @@ class TestBuffers:
             assert received.tolist() == sent.tolist()
             assert not received.readonly
 
+    def test_memoryviews_keep_their_format(self, exchange: Exchange) -> None:
+        records = np.zeros(3, [("a", "i4"), ("b", ">f8", (2,))])
+        records["a"] = [1, 2, 3]
+        for array in (records, *(np.arange(4).astype(kind) for kind in ("e", ">i4", "F", "g"))):
+            sent = memoryview(array)
+            for received in (exchange(sent), exchange([sent])[0]):
+                assert type(received) is memoryview
+                assert (received.format, received.shape) == (sent.format, sent.shape)
+                assert received.tobytes() == sent.tobytes()
+
+    def test_memoryviews_without_elements(self, exchange: Exchange) -> None:
+        for array in (np.zeros(0, "i4"), np.zeros((0, 3), "f8"), np.zeros((2, 0), "u1")):
+            received = exchange(memoryview(array))
+            assert (received.format, received.shape) == (array.dtype.char, array.shape)
+
+    def test_memoryviews_of_objects_are_refused(self, exchange: Exchange) -> None:
+        with pytest.raises(TypeError, match="memoryview of Python objects"):
+            exchange(memoryview(np.array([None])))
+
+    def test_memoryviews_within(self, exchange: Exchange) -> None:
+        [received] = exchange([memoryview(bytes(range(12))).cast("i", [3])[::2]])
+        assert type(received) is memoryview
+        assert (received.format, received.shape) == ("i", (2,))
+
     def test_subclasses_of_bytes(self, exchange: Exchange) -> None:
         assert type(exchange(np.bytes_(b"abc"))) is np.bytes_
 
@@ -278,6 +343,15 @@ class TestArrow:
         received = exchange(sent)
         received.validate(full=True)
         assert received.equals(sent)
+
+    def test_rows_without_columns(self, exchange: Exchange) -> None:
+        rows = pa.array([{}, {}, {}], pa.struct([]))
+        batch = pa.RecordBatch.from_struct_array(rows).replace_schema_metadata({"k": "v"})
+        for sent in (batch, pa.Table.from_batches([batch, batch])):
+            for received in (exchange(sent), exchange([sent])[0]):
+                assert type(received) is type(sent)
+                assert received.num_rows == sent.num_rows
+                assert received.schema.equals(sent.schema, check_metadata=True)
 
     def test_record_batches(self, exchange: Exchange) -> None:
         [sent] = self.table(1000).to_batches()

@@ -24,6 +24,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import cloudpickle
 
+from treadle import _whole
 from treadle._compat.ipyparallel import CANNED
 
 __all__ = [
@@ -228,13 +229,14 @@ class _Canner(_Pickler):  # type: ignore[misc]
         kind = type(obj)
         if kind is FunctionType and not self._by_value and not _is_found(obj):
             return _reduce_function(obj)
-        if kind is memoryview:
-            return memoryview, (pickle.PickleBuffer(obj),)
         if _is_plain(obj):
             return _make_array, (pickle.PickleBuffer(obj), obj.dtype.str, obj.shape)
         reduce = _OF_IPYPARALLEL.get((kind.__module__, kind.__qualname__))
         if reduce is not None:
             return reduce(obj)
+        found = _whole.reduce(obj)
+        if found is not NotImplemented:
+            return found
         return super().reducer_override(obj)
 
 
@@ -244,7 +246,8 @@ def _is_plain(value: Any) -> bool:
     if kind.__module__ != "numpy" or kind.__name__ != "ndarray":
         return False
     dtype = value.dtype
-    return bool(value.flags.c_contiguous and dtype.isbuiltin == 1 and not dtype.hasobject)
+    has_short_name = dtype.isbuiltin == 1 and dtype.kind != "V" and dtype.metadata is None
+    return bool(value.flags.c_contiguous and has_short_name and not dtype.hasobject)
 
 
 def _make_array(buffer: Any, dtype: str, shape: tuple[int, ...]) -> Any:

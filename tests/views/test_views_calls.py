@@ -385,3 +385,18 @@ def test_one_pickle_however_many_engines(client: Any) -> None:
     for view in (client[:], client.broadcast_view()):
         assert view.apply_sync(power, Counted()) == [9, 9, 9]
     assert next(pickled) == 2
+
+
+def test_values_arrive_with_all_that_they_carry() -> None:
+    unit = np.dtype("f8", metadata={"unit": "m"})
+    record = np.dtype((np.record, "V4"))
+    masked = np.ma.array([1, 2], mask=[0, 1], hard_mask=True)
+    view = memoryview(np.zeros((2, 3), ">i4"))[::2]
+    values = {"unit": np.zeros(3, unit), "record": np.zeros(3, record)}
+    for given in (values, {**values, "masked": masked, "view": view}):
+        frames = [bytes(frame) for frame in _canning.dumps_values(given)]
+        found = _canning.loads_values(frames, {})
+        assert found["unit"].dtype.metadata == {"unit": "m"}
+        assert found["record"].dtype.type is np.record
+    assert found["masked"].hardmask
+    assert (found["view"].format, found["view"].shape) == (view.format, view.shape)

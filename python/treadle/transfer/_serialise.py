@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
 
+from treadle import _whole
 from treadle._spawned import SCRIPT, pickle_spawned_by_value
 
 __all__ = ["decode", "encode"]
@@ -22,6 +25,10 @@ _SMALLEST = 512
 _MAX_BUFFERS = (1 << 16) - 16
 # Device of DLPack: the memory of the CPU.
 _CPU = 1
+# Their pickles are whole, have no buffers, and name nothing of a script.
+_PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
+
+_CloudPickler: Any = cloudpickle.Pickler
 
 Encoded = tuple[int, bytes, list[Any]]
 
@@ -45,16 +52,43 @@ def encode(obj: Any, as_array: bool) -> Any:
 def decode(kind: int, frames: list[Any]) -> Any:
     """Return the object that consists of received frames."""
     if kind == _MEMORYVIEW:
-        layout, shape = pickle.loads(frames[0])
-        view = memoryview(frames[1])
-        return view.cast(layout, shape) if view.nbytes else view
+        return _whole.view_of(frames[1], *pickle.loads(frames[0]))
     raise TypeError(
         f"an object of kind {kind} arrived, which this version of Treadle does not know: "
         "run the same version on both sides"
     )
 
 
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        return _whole.reduce(obj)
+
+
+class _ByValue(_CloudPickler):  # type: ignore[misc]
+    def reducer_override(self, obj: Any) -> Any:
+        found = _whole.reduce(obj)
+        return super().reducer_override(obj) if found is NotImplemented else found
+
+
+def _dumps(kind: Any, obj: Any, keep: Callable[[pickle.PickleBuffer], bool]) -> bytes:
+    file = io.BytesIO()
+    kind(file, protocol=5, buffer_callback=keep).dump(obj)
+    return file.getvalue()
+
+
+def _is_plain(obj: Any) -> bool:
+    """Whether it is a plain value, or a container of some: most small objects are."""
+    kind = type(obj)
+    if kind is tuple or kind is list:
+        return _PLAIN.issuperset(map(type, obj))
+    if kind is dict:
+        return _PLAIN.issuperset(map(type, obj.values())) and _PLAIN.issuperset(map(type, obj))
+    return kind in _PLAIN
+
+
 def _pickle(obj: Any) -> Encoded:
+    if _is_plain(obj):
+        return _PICKLE, pickle.dumps(obj, protocol=5), []
     buffers: list[pickle.PickleBuffer] = []
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
@@ -68,7 +102,7 @@ def _pickle(obj: Any) -> Encoded:
         return False
 
     try:
-        stream = pickle.dumps(obj, protocol=5, buffer_callback=keep)
+        stream = _dumps(_Pickler, obj, keep)
         by_value = SCRIPT in stream
     except (AttributeError, pickle.PicklingError, TypeError):
         # Lambdas, local classes, modules, …
@@ -77,18 +111,13 @@ def _pickle(obj: Any) -> Encoded:
         # What is defined in this process's script does not exist in the other's.
         buffers.clear()
         pickle_spawned_by_value()
-        stream = cloudpickle.dumps(obj, protocol=5, buffer_callback=keep)
+        stream = _dumps(_ByValue, obj, keep)
     return _PICKLE, stream, buffers
 
 
 def _encode_memoryview(view: memoryview) -> Encoded:
-    shape = list(view.shape or ())
-    layout = view.format
-    if len(layout) != 1 or 0 in shape:
-        # Elements that `cast` does not know become bytes.
-        layout, shape = "B", [view.nbytes]
     data = view if view.c_contiguous else view.tobytes()
-    return _MEMORYVIEW, pickle.dumps((layout, shape), protocol=5), [data]
+    return _MEMORYVIEW, pickle.dumps(_whole.layout_of(view), protocol=5), [data]
 
 
 def _compact(obj: Any) -> Any:

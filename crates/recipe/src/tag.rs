@@ -47,7 +47,7 @@ pub(crate) const OWNED: u8 = TAG_RECIPE + 17;
 
 // What only tokens have; see `token`.
 
-/// `length, text`: `dask.base.tokenize` of an object.
+/// `length, text`: the token of an object that is not plain.
 pub(crate) const TOKEN: u8 = TAG_RECIPE + 14;
 /// `key, value`: a reference to a key, and which one it is.
 pub(crate) const REFERENCE: u8 = TAG_RECIPE + 15;

@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dask.tokenize import tokenize
 from dask.utils import funcname
 
 from treadle import _core
+from treadle._tokens import tokenize
 
 __all__ = ["Early"]
 
@@ -95,7 +95,7 @@ class Early(_Base):
     ) -> list[str]:
         """Return keys of calls, as distributed makes them."""
         token = tokenize(function, kwargs or {})
-        return [f"{funcname(function)}-{tokenize(token, args)}" for args in arguments]
+        return [f"{funcname(function)}-{tokenize(token, *args)}" for args in arguments]
 
     def collect(self, released: Any, futures: Any, ended: Any, why: Any) -> None:
         """Do what a connection does with states of futures that are no more."""

@@ -7,10 +7,9 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from dask.tokenize import tokenize
-
 from treadle import _core
 from treadle._ask import ask
+from treadle._tokens import tokenize
 from treadle.client import _distributed, _options
 from treadle.client._distributed import wait_for
 from treadle.client._future import Future

@@ -57,7 +57,7 @@ def test_it_is_what_tools_expect(threads: LocalCluster) -> None:
     asyncio.run(threads.scale_down([1]))
     assert threads.plan == threads.observed == {0, 2}
     # No thread for what nobody has asked for.
-    assert not hasattr(threads, "loop")
+    assert threads._loop is None
 
 
 def test_it_grows_under_load_and_shrinks_when_idle(threads: LocalCluster, gate: Gate) -> None:

@@ -23,18 +23,15 @@ __all__ = [
 ]
 
 
-def warn_without_effect(loop: Any, worker_dashboard_address: Any) -> None:
+def warn_without_effect(worker_dashboard_address: Any) -> None:
     """Warn of options of distributed's that have no effect here."""
-    without_effect = {
-        "loop": loop is not None and "its scheduler and workers have no event loop",
-        "worker_dashboard_address": worker_dashboard_address is not None
-        and "workers have no pages; the scheduler's show them",
-    }
-    for name, reason in without_effect.items():
-        if reason:
-            warnings.warn(
-                f"treadle.LocalCluster: {name}= has no effect: {reason}", UserWarning, stacklevel=3
-            )
+    if worker_dashboard_address is not None:
+        warnings.warn(
+            "treadle.LocalCluster: worker_dashboard_address= has no effect: workers have no pages; the "
+            "scheduler's show them",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def level_of(silence_logs: Any) -> int:

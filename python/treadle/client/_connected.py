@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import dask.config
 from dask.typing import no_default
-from distributed.utils import sync
+from distributed.utils import LoopRunner, sync
+from tornado.ioloop import IOLoop
 
 from treadle import _core, _scheduler_file, _trace
 from treadle._compat.distributed import (
@@ -75,6 +76,7 @@ class Connected(Waiting):
 
     scheduler: Scheduler | None
     cluster: Any
+    _loop_runner: Any
     _installation: Installation | None = None
     #: Whether somebody closes it at this moment.
     _is_ending = False
@@ -230,6 +232,14 @@ class Connected(Waiting):
 
     # Beginning
 
+    def start(self, **kwargs: Any) -> None:
+        """Connect, in the event loop that it is used in."""
+        own = asyncio._get_running_loop() if self._asynchronous else None
+        if own is not None and self._loop_runner.loop.asyncio_loop is not own:
+            # distributed takes that of the cluster.
+            self._loop_runner = LoopRunner(asynchronous=True)
+        super().start(**kwargs)
+
     async def _start(self, timeout: Any = no_default, **_kwargs: Any) -> Connected:
         self._starting = asyncio.current_task()
         self.status = "connecting"
@@ -270,6 +280,7 @@ class Connected(Waiting):
             make = partial(
                 LocalCluster.for_client,
                 timeout=timeout,
+                loop=IOLoop.current(),
                 security=None if demands.configured else demands.security,
                 secret=demands.given.secret,
                 certificates=demands.given.certificates,
@@ -277,8 +288,12 @@ class Connected(Waiting):
                 **self._startup_kwargs,
             )
             self.cluster = await made_off_loop(make, LocalCluster._end)
-        if self.cluster is not None:
+        if isinstance(self.cluster, LocalCluster):
+            # Not for what `scale` does: a worker that is to leave may have to end a task first.
+            await self.cluster.started()
+        elif self.cluster is not None:
             await self.cluster
+        if self.cluster is not None:
             address = self.cluster.scheduler_address
         elif self.scheduler_file is not None:
             address, known = await self._read_scheduler_file(timeout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import atexit
 import logging
@@ -12,7 +13,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial, wraps
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any
 
 import dask
 from dask.system import CPU_COUNT
-from dask.utils import parse_bytes
+from dask.utils import format_bytes, parse_bytes
 from distributed import Status
 from distributed.deploy.cluster import Cluster
 from distributed.utils import Log, Logs, get_ip_interface, silence_logging_cmgr
@@ -45,7 +46,7 @@ from treadle.client._cluster_options import (
     warn_without_effect,
 )
 from treadle.client._demands import security_of_cluster
-from treadle.client._local_workers import ByName, process_worker, thread_worker
+from treadle.client._local_workers import ByName, LocalProcess, process_worker, thread_worker
 from treadle.client._scaling import FAREWELL, Adaptive, Scaling
 from treadle.client._scheduler_comm import SchedulerComm, identity
 from treadle.shuffle._journal import Journal, path_of
@@ -78,8 +79,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
     """A scheduler as threads of this process, with workers on this machine.
 
     It is a ``distributed.SpecCluster`` of Treadle's processes: it can be scaled by hand or by load
-    (:meth:`adapt`), and be used with ``async with``. An event loop of its own begins with ``adapt``
-    only.
+    (:meth:`adapt`), and be used with ``async with``. Its clients share its event loop.
 
     Parameters
     ----------
@@ -129,8 +129,11 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
     silence_logs
         The level below which distributed's loggers say nothing on standard error, here and in the
         workers. Logs that are kept have it all (``client.get_worker_logs``). False: they say all.
-    loop, worker_dashboard_address
-        Of distributed's cluster. What they ask for is warned of.
+    loop
+        The event loop, which runs, of the cluster and its clients. By default one that the first client
+        begins, or :meth:`adapt`.
+    worker_dashboard_address
+        Of distributed's cluster. It is warned of.
     worker_timeout
         A worker that says nothing for so many seconds is lost.
     shuffle_servers
@@ -185,7 +188,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
     ) -> None:
         if unknown:
             raise TypeError(f"treadle.LocalCluster does not take {', '.join(sorted(unknown))}")
-        warn_without_effect(loop, worker_dashboard_address)
+        warn_without_effect(worker_dashboard_address)
         self._level = level_of(silence_logs)
         if interface is not None:
             if host is not None:
@@ -215,16 +218,22 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         self._timeout = timeout
         self._silence = ExitStack()
         # Not that of `SpecCluster`, which would start a loop, and all else in it.
-        Cluster.__init__(self, asynchronous=asynchronous, name=name or secrets.token_hex(4))
+        name = name or secrets.token_hex(4)
+        Cluster.__init__(self, asynchronous=asynchronous, loop=loop, name=name)
         self._loop: Any = self._loop_runner.loop if asynchronous else None
+        if loop is not None:
+            # Whoever is in it is to await.
+            _ = self.loop
         self.scheduler_comm = SchedulerComm(self)
         #: The workers by name, which is text here; numbers are found, too.
         self.workers: dict[str, Any] = ByName()
         self._i = 0
         self._scaling = Scaling(self)
+        # Calls of `scale` in the event loop, which is to be awaited.
+        self._scaled: set[asyncio.Future[None]] = set()
         self._in_process = in_process
         self.new_spec = {
-            "cls": ThreadWorker if in_process else WorkerProcess,
+            "cls": ThreadWorker if in_process else LocalProcess,
             "options": {"nthreads": threads, "memory_limit": limit, "resources": checked},
         }
         self._address = "<not started>"
@@ -296,7 +305,8 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             )
             if shuffle_servers:
                 self._start_shuffle_servers(shuffle_servers)
-            self._scaling.scale(count)
+            self._scaling.ask(count)
+            self._scaling.apply()
             if self._waits:
                 self.wait_until_ready()
         except BaseException:
@@ -315,20 +325,30 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         TimeoutError
             It takes too long.
         """
-        timeout = max(self._timeout, _START)
-        until = time.monotonic() + timeout
+        until = time.monotonic() + self._patience()
         while True:
             ready = self.is_ready()
-            for name, worker in list(self.workers.items()):
-                if worker.given_up:
-                    raise RuntimeError(
-                        f"the workers cannot be started; worker {name}: {worker.given_up}"
-                    )
+            self._check_given_up(self.workers.items())
             if ready:
                 return
-            if time.monotonic() > until:
-                raise TimeoutError(f"the workers are not ready after {timeout:g} s")
+            self._check_patience(until)
             time.sleep(_PAUSE)
+
+    def _patience(self) -> float:
+        """Return how many seconds workers have to start."""
+        return max(self._timeout, _START)
+
+    def _check_patience(self, until: float) -> None:
+        if time.monotonic() > until:
+            raise TimeoutError(f"the workers are not ready after {self._patience():g} s")
+
+    @staticmethod
+    def _check_given_up(workers: Iterable[tuple[str, Any]]) -> None:
+        for name, worker in list(workers):
+            if worker.given_up:
+                raise RuntimeError(
+                    f"the workers cannot be started; worker {name}: {worker.given_up}"
+                )
 
     def _start_shuffle_servers(self, count: int) -> None:
         from treadle.shuffle import Service
@@ -403,22 +423,33 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
 
     def is_ready(self) -> bool:
         """Return whether no worker process is just being started."""
-        processes = [w for w in list(self.workers.values()) if isinstance(w, WorkerProcess)]
-        return all(process.announced or process.is_over for process in processes)
+        return not self._starting()
+
+    def _starting(self) -> list[tuple[str, WorkerProcess]]:
+        """Return the worker processes that are just being started."""
+        return [
+            (name, worker)
+            for name, worker in list(self.workers.items())
+            if isinstance(worker, WorkerProcess) and not (worker.announced or worker.is_over)
+        ]
 
     # where it runs
 
     @property
     def loop(self) -> Any:
-        """The event loop: the one it was made in, or that of :meth:`adapt`.
+        """The event loop: that of ``loop=``, the one it was made in, or one that begins when asked for.
 
         Raises
         ------
         AttributeError
-            There is none.
+            None has begun, and the cluster is closed.
         """
-        if self._loop is None:
-            raise AttributeError("this cluster has no event loop: nothing needs one")
+        with self._lock:
+            if self._loop is None:
+                if self._closed:
+                    raise AttributeError("this cluster is closed, and has had no event loop")
+                self._loop_runner.start()
+                self._loop = self._loop_runner.loop
         return self._loop
 
     @property
@@ -438,16 +469,30 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         return asyncio.ensure_future(self._do_there(function, *args))
 
     async def _do_there(self, function: Callable[..., Any], *args: Any) -> Any:
-        await self
+        await self.started()
         return await off_loop(function, *args)
 
     def __await__(self) -> Any:
-        return self._started().__await__()
+        return self._settled().__await__()
 
-    async def _started(self) -> LocalCluster:
+    async def started(self) -> None:
+        """Wait until the scheduler and the workers of the beginning are there."""
         if self._begun is not None:
             # Who no longer waits does not end it: `close` waits for it, too.
             await asyncio.shield(self._begun)
+
+    async def _settled(self) -> LocalCluster:
+        """Wait until there are as many workers as :meth:`scale` was asked for."""
+        await self.started()
+        if self.asynchronous:
+            for scaled in list(self._scaled):
+                await asyncio.shield(scaled)
+        starting = self._starting()
+        until = time.monotonic() + self._patience()
+        while self._starting():
+            self._check_patience(until)
+            await asyncio.sleep(_PAUSE)
+        self._check_given_up(starting)
         return self
 
     @property
@@ -469,7 +514,13 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             if not limit:
                 raise ValueError("scale(memory=...): the workers have no memory_limit")
             n = max(n, math.ceil(parse_bytes(memory) / limit))
-        return self._do(self._scaling.scale, n)
+        self._scaling.ask(n)
+        if not self.asynchronous:
+            return self._scaling.apply()
+        scaled = self._do(self._scaling.apply)
+        self._scaled.add(scaled)
+        scaled.add_done_callback(self._scaled.discard)
+        return scaled
 
     scale_up = scale
 
@@ -483,12 +534,12 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
     @property
     def worker_spec(self) -> dict[str | int, Any]:
         """What is wanted, by name: ``cls`` and ``options`` of each worker."""
-        return {name_of(name): self.new_spec for name in self._scaling.staying()}
+        return {name_of(name): self.new_spec for name in self._scaling.wanted()}
 
     @property
     def requested(self) -> set[Any]:
         """The names of the workers that were started."""
-        return set(self.worker_spec)
+        return set(map(name_of, self._scaling.staying()))
 
     @property
     def observed(self) -> set[Any]:
@@ -502,10 +553,6 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         ``minimum``, ``maximum`` (or of cores or memory) bound the number of workers; returns
         distributed's ``Adaptive``.
         """
-        with self._lock:
-            if self._loop is None:
-                self._loop_runner.start()
-                self._loop = self._loop_runner.loop
         if not args:
             kwargs.setdefault("Adaptive", Adaptive)
         return super().adapt(*args, **kwargs)
@@ -548,7 +595,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
 
     async def _wait_in_loop(self, n_workers: int, timeout: float | None) -> None:
         # Not in a thread: `scale` may need one meanwhile, and there are few.
-        await self
+        await self.started()
         async with self._own_client(asynchronous=True) as client:
             await client._wait_for_workers(n_workers, timeout)
 
@@ -576,9 +623,13 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def get_client(self) -> Any:
-        """Return a new client of the cluster."""
+        """Return the present client, if it is one of the cluster, or a new one."""
         from treadle.client._client import Client
 
+        with suppress(ValueError):
+            present = Client.current()
+            if present.cluster is self:
+                return present
         return Client(self)
 
     def _own_client(self, asynchronous: bool = False) -> Any:
@@ -634,6 +685,11 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
 
     def __del__(self) -> None:
         """Say nothing of one that is not closed: its processes end with this one."""
+        runner = getattr(self, "_loop_runner", None)
+        if runner is not None and runner.is_started():
+            # It waits for the loop's thread, which may be this one.
+            with suppress(RuntimeError):
+                _thread.start_new_thread(runner.stop, ())
 
     def __enter__(self) -> LocalCluster:
         if self.asynchronous:
@@ -649,11 +705,19 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         self.close()
 
     def __repr__(self) -> str:
-        address = getattr(self, "scheduler_address", "not started")
-        return f"<LocalCluster {address!r} workers={len(self.workers)}>"
+        # What this process knows: nobody is asked.
+        there = [worker for worker in self._scaling.staying().values() if worker.announced]
+        text = (
+            f"{type(self).__name__}({self.name}, {self.scheduler_address!r}, workers={len(there)}"
+        )
+        text += f", threads={sum(worker.nthreads for worker in there)}"
+        limits = [worker.memory_limit for worker in there]
+        if all(limits):
+            text += f", memory={format_bytes(sum(limits))}"
+        return f"{text})"
 
-    # Notebooks show it as HTML: distributed's widget needs an event loop.
-    _ipython_display_ = None
+    def _widget(self) -> None:
+        """Have notebooks show it as HTML: distributed's widget would ask the scheduler in the loop."""
 
     def _repr_html_(self) -> str:
         import html

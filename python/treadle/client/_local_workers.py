@@ -12,7 +12,7 @@ from treadle.worker._thread import ThreadWorker
 if TYPE_CHECKING:
     from treadle.client._local import LocalCluster
 
-__all__ = ["ByName", "process_worker", "thread_worker"]
+__all__ = ["ByName", "LocalProcess", "process_worker", "thread_worker"]
 
 
 class ByName(dict[str, Any]):
@@ -22,6 +22,27 @@ class ByName(dict[str, Any]):
         if isinstance(name, int):
             return self[str(name)]
         raise KeyError(name)
+
+
+class LocalProcess(WorkerProcess):
+    """A worker process of this machine, which shows what ``distributed.Nanny`` does of its worker."""
+
+    #: How many tasks it runs at once.
+    nthreads: int
+    #: In bytes; None: it has none.
+    memory_limit: int | None
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """``distributed.Nanny``: tools ask whether it is one."""
+        from distributed import Nanny
+
+        return Nanny
+
+    @property
+    def worker_address(self) -> str | None:
+        """Where its process listens; None while that starts."""
+        return self.address
 
 
 def thread_worker(
@@ -53,7 +74,7 @@ def process_worker(
     resources: Mapping[str, float],
     template: Template | None = None,
     directory: str | None = None,
-) -> WorkerProcess:
+) -> LocalProcess:
     """Start a worker process, which is replaced when it dies; ``limit`` is in bytes."""
     directory = directory or _directory_of(cluster, name)
     options = cluster._process_options
@@ -72,7 +93,7 @@ def process_worker(
         tls=cluster._credentials.prefix("worker"),
         insecure=cluster._credentials.insecure,
     )
-    return WorkerProcess(
+    process = LocalProcess(
         name,
         arguments,
         cluster._died,
@@ -80,6 +101,8 @@ def process_worker(
         environment=options.environment,
         directory=directory,
     )
+    process.nthreads, process.memory_limit = threads, limit or None
+    return process
 
 
 def _directory_of(cluster: LocalCluster, name: str) -> str:

@@ -13,6 +13,7 @@ from treadle._ask import ask
 from treadle._compat.distributed import SchedulerInfo, WorkerStartTimeoutError, parse_timedelta
 from treadle.client import _distributed
 from treadle.client._cluster_options import dashboard_at
+from treadle.client._distributed import documented
 from treadle.client._hosted import Hosted
 from treadle.client._local import LocalCluster, cluster_at
 from treadle.client._scheduler import ask_python
@@ -26,6 +27,16 @@ class Managing(Hosted):
     """A client and its cluster's workers."""
 
     scheduler_file: str | None
+
+    @documented
+    def wait_for_workers(self, n_workers: int, timeout: Any = None) -> Any:
+        """Wait until so many workers are there, and know of them."""
+        if not isinstance(self.cluster, LocalCluster):
+            return super().wait_for_workers(n_workers, timeout)
+        if not isinstance(n_workers, int) or n_workers < 1:
+            raise ValueError(f"n_workers={n_workers!r}: it must be a positive integer")
+        # By itself: what the cluster's client hears this one does not.
+        return self.sync(self._wait_for_workers, n_workers, timeout)
 
     async def _wait_for_workers(self, n_workers: int, timeout: Any = None) -> None:
         loop = asyncio.get_running_loop()

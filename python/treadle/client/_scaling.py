@@ -43,8 +43,10 @@ class Scaling:
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
         self._lock = threading.RLock()
-        # No name is given twice: whoever asks for a worker to go means the one that had it.
-        self._numbers = itertools.count()
+        # The next one's. No name is given twice: who asks for a worker to go means the one that had it.
+        self._number = 0
+        # How many there shall be, until that is done. A list of one, for each call another.
+        self._asked: list[int] | None = None
 
     def staying(self) -> dict[str, Any]:
         """Return the workers that count: none that leaves, or could not be started."""
@@ -54,22 +56,51 @@ class Scaling:
             if not (worker.left or worker.leaving or worker.given_up)
         }
 
-    def scale(self, n: int) -> None:
-        """Start or retire workers until there are ``n``."""
-        cluster = self._cluster
+    def wanted(self) -> list[str]:
+        """Return the names of the workers that count once what was asked for is done."""
+        names = list(self.staying())
+        asked = self._asked
+        if asked is None:
+            return names
+        return names[: asked[0]] + [name for _, name in self._free(asked[0] - len(names))]
+
+    def _free(self, count: int) -> list[tuple[int, str]]:
+        """Return the numbers and names of the next workers."""
+        # A subclass may name them otherwise.
+        make = self._cluster._new_worker_name
+        names = ((number, str(make(number))) for number in itertools.count(self._number))
+        free = (one for one in names if one[1] not in self._cluster.workers)
+        return list(itertools.islice(free, max(0, count)))
+
+    def ask(self, n: int) -> None:
+        """Have ``n`` workers be wanted: :meth:`apply` sees to what was asked for last."""
+        self._asked = [n]
+
+    def apply(self) -> None:
+        """Start or retire workers until there are as many as were asked for."""
         with self._lock:
-            if cluster._closed:
+            asked = self._asked
+            if asked is None:
+                # Whoever had the lock before has done it.
                 return
-            self._forget_those_that_left()
-            # A subclass may name them otherwise.
-            names = (str(cluster._new_worker_name(number)) for number in self._numbers)
-            free = (name for name in names if name not in cluster.workers)
-            staying = list(self.staying())
-            if fresh := list(itertools.islice(free, max(0, n - len(staying)))):
-                cluster._start_workers(fresh)
-            if surplus := staying[n:]:
-                self._retire(None, surplus)
-                self._drop(surplus)
+            try:
+                if not self._cluster._closed:
+                    self._scale(asked[0])
+            finally:
+                if self._asked is asked:
+                    self._asked = None
+
+    def _scale(self, n: int) -> None:
+        self._forget_those_that_left()
+        staying = list(self.staying())
+        if fresh := self._free(n - len(staying)):
+            try:
+                self._cluster._start_workers([name for _, name in fresh])
+            finally:
+                self._number = fresh[-1][0] + 1
+        if surplus := staying[n:]:
+            self._retire(None, surplus)
+            self._drop(surplus)
 
     def scale_down(self, names: list[str]) -> None:
         """Retire workers, given by name, and end those that the scheduler has let go."""
@@ -109,6 +140,7 @@ class Scaling:
             for worker in workers:
                 if isinstance(worker, WorkerProcess):
                     worker.join(max(until - time.monotonic(), _LEAST))
+            self._cluster.workers.clear()
         finally:
             if is_alone:
                 self._lock.release()

@@ -51,6 +51,13 @@ class ThreadWorker:
             self.close()
             raise
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """``distributed.Worker``: tools ask whether it is one."""
+        from distributed import Worker
+
+        return Worker
+
     @property
     def left(self) -> bool:
         """Whether it has ended, say since the cluster asked it to leave."""

@@ -99,4 +99,27 @@ def test_reasons():
     assert "at most" in _refused.why_not(numbered, "_partitions", 2**32)
     twice = pd.concat([numbered, numbered[["_partitions"]]], axis=1)
     assert "several columns are named '_partitions'" in _refused.why_not(twice, "_partitions", 8)
+    levels = pd.DataFrame(
+        [[1, 2]], columns=pd.MultiIndex.from_tuples([("a", "x"), ("_partitions", "")])
+    )
+    assert "columns have 2 levels" in _refused.why_not(levels, "_partitions", 8)
+    assert _refused.why_not(levels, ("_partitions", ""), 8) is None
     assert "its frames are pandas.Series" in _refused.why_not(rows["name"], "_partitions", 8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [("complex128", "complex128"), (pd.SparseDtype("int64", 0), "sparse")]
+)
+def test_what_dask_refuses_where_p2p_is_chosen(client, kind, said):
+    """As `docs/shuffles.md` says: for `df.shuffle` alone, and not where Treadle chooses."""
+    rows = pd.DataFrame({"key": np.arange(30), "value": np.arange(30)}).astype({"value": kind})
+    lazy = dd.from_pandas(rows, 6, sort=False)
+    with client.as_current():
+        shuffled = lazy.shuffle("key")
+        assert uses_p2p(shuffled)
+        assert_frame_equal(shuffled.compute().sort_values("key"), rows)
+        with dask.config.set({"dataframe.shuffle.method": "p2p"}):
+            with pytest.raises(TypeError, match=f"p2p does not support .*{said}"):
+                lazy.shuffle("key")
+            assert len(lazy.merge(lazy, on="key").compute()) == 30
+            assert len(lazy.set_index("key").compute()) == 30

@@ -20,6 +20,11 @@ class Agreed:
         self, meta: pd.DataFrame, column: Any, partitions: int, *, drop_column: bool = True
     ) -> None:
         place = meta.columns.get_loc(column)
+        if not isinstance(place, int) and meta.columns.nlevels > 1:
+            raise ValueError(
+                f"its columns have {meta.columns.nlevels} levels, and {column!r}, which has the partitions of "
+                "rows, names only the first of them"
+            )
         if not isinstance(place, int):
             raise ValueError(f"several columns are named {column!r}: only one can have partitions")
         self.meta = meta

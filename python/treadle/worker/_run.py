@@ -14,7 +14,8 @@ from treadle.worker import errors
 
 __all__ = ["run_function"]
 
-logger = logging.getLogger(__name__)
+# What silences distributed's workers silences this.
+logger = logging.getLogger("distributed.worker")
 
 # Characters of a function and its arguments in the log.
 _LONGEST = 1000
@@ -33,6 +34,7 @@ async def run_function(
     for name in ("dask_worker", "dask_scheduler"):
         if has_arg(call, name):
             kwargs[name] = server
+    logger.info("Run out-of-band function %r", funcname(call))
     try:
         if not iscoroutinefunction(call):
             result = call(*args, **kwargs)

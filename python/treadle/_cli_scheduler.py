@@ -167,7 +167,9 @@ def _serve(
     try:
         path = path_of(shuffle_journal, default_path())
         journal = None if path is None else Journal(path, server.cluster)
-        sidecar = SupervisedSidecar(connect, journal, credentials.of_connections(), server.wait)
+        sidecar = SupervisedSidecar(
+            connect, journal, credentials.of_connections(), server.wait, preloads=True
+        )
         if supervised:
             end_with_input()
         ending = Ending()

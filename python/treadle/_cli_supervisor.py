@@ -107,6 +107,7 @@ def supervise(
                 # What is wrong with the options is wrong the next time, too.
                 patience=1,
                 directory=directory,
+                preloads=True,
             )
             workers.append(worker)
     _attend(workers, ending)

@@ -143,7 +143,12 @@ class _Remembering(click.Command):
     help="The address that other machines use for this worker, if it differs from --listen (a forwarded "
     "port, for example).",
 )
-@click.option("--preload", multiple=True, help="A module or script with dask_setup(worker).")
+@click.option(
+    "--preload",
+    multiple=True,
+    help="A module or script with "
+    "dask_setup(worker); by default distributed.worker.preload of Dask's configuration. May be repeated.",
+)
 @click.option(
     "--scheduler-timeout",
     type=Seconds(0.1),
@@ -332,7 +337,7 @@ def _run(
     from treadle import _core
     from treadle._lifetime import lifetime_of
     from treadle._log import silence
-    from treadle._settings import memory_share_of_termination, warn_of_unread
+    from treadle._settings import memory_share_of_termination, preloads_of, warn_of_unread
     from treadle.worker._main_thread import MainThread
     from treadle.worker._service import Service
     from treadle.worker._supervisor import Supervisor
@@ -345,6 +350,7 @@ def _run(
         warn_of_unread()
     nthreads = nthreads or _threads_of(1)
     limit = _limit(memory_limit, nthreads)
+    configured, arguments = preloads_of("worker")
     main_thread = MainThread()
     waiting = _Waiting(death_timeout)
     credentials = waiting.until_there(find)[1]
@@ -356,7 +362,8 @@ def _run(
     service = Service(
         supervisor=supervisor,
         connection=credentials.of_connections(),
-        preload=preload,
+        preload=preload or configured,
+        preload_argv=arguments,
         own_process=True,
         main_thread=main_thread,
     )

@@ -16,6 +16,7 @@ __all__ = [
     "idle_timeout_of",
     "memory_share_of_termination",
     "num_workers_of",
+    "preloads_of",
     "process_environment",
     "resources_of",
     "scheduler_settings",
@@ -37,12 +38,14 @@ _READ = (
     *("comm.default-scheme", "comm.require-encryption", "comm.retry.", "comm.timeouts.connect"),
     "diagnostics.computations.",
     "comm.tls.",
-    *("nanny.environ.", "nanny.pre-spawn-environ."),
+    *("nanny.environ.", "nanny.pre-spawn-environ.", "nanny.preload", "nanny.preload-argv"),
     *("scheduler.allowed-failures", "scheduler.dashboard.status.task-stream-length"),
     *("scheduler.dashboard.tasks.task-stream-length", "scheduler.locks."),
-    *("scheduler.idle-timeout", "scheduler.unknown-task-duration"),
+    *("scheduler.idle-timeout", "scheduler.preload", "scheduler.preload-argv"),
+    "scheduler.unknown-task-duration",
     *("worker.memory.terminate", "worker.profile.cycle", "worker.profile.enabled"),
-    *("worker.lifetime.", "worker.profile.interval", "worker.resources."),
+    *("worker.lifetime.", "worker.preload", "worker.preload-argv", "worker.profile.interval"),
+    "worker.resources.",
 )
 
 # Workers give memory back by themselves. By distributed's own value the allocator would do so again and
@@ -118,6 +121,25 @@ def process_environment() -> dict[str, str]:
     return found
 
 
+def preloads_of(kind: str) -> tuple[list[str], list[Any]]:
+    """Return the scripts that Dask's configuration has for a "worker", a "nanny" or a "scheduler" to run
+    first, and their arguments.
+
+    Raises
+    ------
+    TypeError
+        They are no names of modules or files.
+    """
+    scripts = dask.config.get(f"distributed.{kind}.preload", None) or []
+    if isinstance(scripts, str):
+        scripts = [scripts]
+    if not isinstance(scripts, (list, tuple)) or not all(isinstance(one, str) for one in scripts):
+        raise TypeError(
+            f"distributed.{kind}.preload is {scripts!r}: give modules, files or addresses of scripts"
+        )
+    return list(scripts), list(dask.config.get(f"distributed.{kind}.preload-argv", None) or [])
+
+
 def memory_share_of_termination() -> float:
     """Return the share of its memory limit above which a worker's process ends; 0: never."""
     return float(dask.config.get("distributed.worker.memory.terminate", 0.95) or 0.0)
@@ -150,7 +172,9 @@ def warn_of_unread() -> None:
 
 def _set(config: Any, defaults: Any, prefix: str) -> Iterator[str]:
     """Yield the names of the settings that differ from the defaults."""
-    for name, value in config.items():
+    for given, value in config.items():
+        # From the environment, Dask takes them with underscores.
+        name = given if given in defaults else given.replace("_", "-")
         default = defaults.get(name)
         if isinstance(value, Mapping) and isinstance(default, Mapping):
             yield from _set(value, default, f"{prefix}{name}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 
@@ -41,6 +42,18 @@ def test_what_is_unread_is_named_once():
         assert "worker-ttl" not in text
 
 
+def test_names_from_the_environment_are_known(monkeypatch):
+    # Dask takes them with underscores, unless it has seen its own before.
+    config = copy.deepcopy(dask.config.config["distributed"])
+    monkeypatch.setitem(dask.config.config, "distributed", config)
+    scheduler = config["scheduler"]
+    scheduler["allowed_failures"] = scheduler.pop("allowed-failures") + 2
+    scheduler["worker_ttl"] = scheduler.pop("worker-ttl")
+    assert warned() == ""
+    scheduler["worker_ttl"] = "1 minute"
+    assert "configuration: distributed.scheduler.worker-ttl (" in warned()
+
+
 def test_what_is_read_or_not_set_is_not():
     with dask.config.set(
         {
@@ -57,6 +70,15 @@ def test_a_client_warns():
         dask.config.set({"distributed.scheduler.validate": True}),
         pytest.warns(UserWarning, match=r"distributed\.scheduler\.validate"),
         treadle.Client(set_as_default=False),
+    ):
+        pass
+
+
+def test_a_lifetime_of_threads_is_warned_about():
+    with (
+        dask.config.set({"distributed.worker.lifetime.duration": "1h"}),
+        pytest.warns(UserWarning, match=r"distributed\.worker\.lifetime has no effect"),
+        treadle.LocalCluster(),
     ):
         pass
 

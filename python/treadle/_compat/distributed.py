@@ -171,7 +171,8 @@ LIBRARY = Library(
         "parse_host_port": Contact("distributed.comm.addressing:parse_host_port", _TRANSPORT),
         "parse_timedelta": Contact("distributed.utils:_parse_timedelta", "read times as it does"),
         "process_preloads": Contact(
-            "distributed.preloading:process_preloads", "run preloads of workers"
+            "distributed.preloading:process_preloads",
+            "run preloads of workers, nannies and schedulers",
         ),
         "rechunk_unpack": Contact("distributed.shuffle._rechunk:rechunk_unpack", _SHUFFLE),
         "rectangles": Contact(

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+import dask
 from distributed.utils import format_dashboard_link
 
 from treadle._lifetime import lifetime_of
@@ -76,6 +77,13 @@ class ProcessOptions(NamedTuple):
             raise ValueError(
                 f"{', '.join(f'{name}=' for name in named)}: only workers that are processes have "
                 "this: give processes=True"
+            )
+        if in_process and dask.config.get("distributed.worker.lifetime.duration", None) is not None:
+            warnings.warn(
+                "distributed.worker.lifetime has no effect: only workers that are processes have one "
+                "(processes=True)",
+                UserWarning,
+                stacklevel=4,
             )
         env, preload = given["env"] or {}, given["preload"] or ()
         if not isinstance(env, Mapping):

@@ -143,6 +143,8 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
 
     # Whether it waits at the beginning for its workers.
     _waits = True
+    #: Whether the scheduler runs the preload scripts of Dask's configuration.
+    _preloads = True
 
     @classmethod
     def for_client(cls, **options: Any) -> LocalCluster:
@@ -301,7 +303,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             journal = None if path is None else Journal(path, self._server.cluster)
             credentials = self._credentials.of("scheduler")
             self._sidecar = SupervisedSidecar(
-                self._connect_sidecar, journal, credentials, self._server.wait
+                self._connect_sidecar, journal, credentials, self._server.wait, self._preloads
             )
             if shuffle_servers:
                 self._start_shuffle_servers(shuffle_servers)

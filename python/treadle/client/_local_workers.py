@@ -62,6 +62,7 @@ def thread_worker(
         memory_limit=limit,
         directory=_directory_of(cluster, name),
         resources=resources,
+        preloads=True,
         **cluster._credentials.of("worker"),
     )
 
@@ -99,6 +100,7 @@ def process_worker(
         cluster._died,
         template,
         environment=options.environment,
+        preloads=True,
         directory=directory,
     )
     process.nthreads, process.memory_limit = threads, limit or None

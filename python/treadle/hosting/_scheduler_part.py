@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 __all__ = ["SchedulerPart"]
 
 
+class _Cluster(LocalCluster):
+    # The host's own scheduler has run them.
+    _preloads = False
+
+
 class SchedulerPart:
     """Treadle's scheduler in this process.
 
@@ -36,7 +41,7 @@ class SchedulerPart:
         }
         # It listens at host:port: an address of IPv6 has colons of its own.
         host = f"[{host}]" if ":" in host else host
-        self._cluster = LocalCluster(0, host=host, dashboard_address=None, **self._links)
+        self._cluster = _Cluster(0, host=host, dashboard_address=None, **self._links)
         self.address = self._cluster.scheduler_address
 
     def adaptive_target(self, target_duration: Any, *, timeout: float) -> int:

@@ -33,10 +33,12 @@ from treadle._compat.distributed import (
     QueueExtension,
     Serialized,
     get_versions,
+    process_preloads,
     serialize,
 )
 from treadle._log import Log
 from treadle._loop import LoopThread
+from treadle._settings import preloads_of
 from treadle._unserved import UnservedError, is_public, not_followed
 from treadle._upload import upload_file
 from treadle.sidecar._adaptive import target_of, workers_to_close
@@ -86,6 +88,7 @@ class SchedulerStandIn(Known):
         self.stream_handlers: dict[str, Callable[..., Any]] = {}
         self.periodic_callbacks: dict[str, Any] = {}
         self.plugins: dict[str, Any] = {}
+        self.preloads: Any = None
         self.worker_plugins: dict[str, bytes] = {}
         self.nanny_plugins: dict[str, bytes] = {}
         self._metadata = Metadata(self._tasks)
@@ -545,8 +548,19 @@ class SchedulerStandIn(Known):
         """Call a hook of all scheduler plugins."""
         await self._scheduler_plugins.tell(hook, *args, **kwargs)
 
+    async def preload(self) -> None:
+        """Run the preload scripts of schedulers; what importing one raises is raised."""
+        scripts, arguments = preloads_of("scheduler")
+        if scripts:
+            self.preloads = process_preloads(
+                self, scripts, arguments, file_dir=self.local_directory
+            )
+            await self.preloads.start()
+
     async def close(self) -> None:
         """Tell the plugins that it is over, and clean up."""
+        if self.preloads is not None:
+            await self.preloads.teardown()
         await self.tell_plugins("before_close")
         self.status = Status.closing
         await self.tell_plugins("close")

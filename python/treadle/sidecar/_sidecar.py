@@ -54,6 +54,8 @@ class Sidecar:
     credentials
         ``secret``, ``certificates``, ``insecure``: those of the scheduler's connections, also to shuffle
         services.
+    preloads
+        It runs the preload scripts of Dask's configuration.
     """
 
     def __init__(
@@ -61,8 +63,10 @@ class Sidecar:
         connect: Callable[[Handlers], Connection],
         journal: Journal | None = None,
         credentials: Mapping[str, Any] | None = None,
+        preloads: bool = False,
     ) -> None:
         self._journal = journal
+        self._preloads = preloads
         self._credentials = credentials or {}
         self.closed = threading.Event()
         self.reason: str | None = None
@@ -105,6 +109,8 @@ class Sidecar:
         if dask.config.get("treadle.scheduler.steps", False):
             self.scheduler.steps.begin()
             await self.scheduler.observe()
+        if self._preloads:
+            await self.scheduler.preload()
 
     async def _catch_up(self, journal: Journal) -> None:
         """Record the shuffles that ended while there was no sidecar."""

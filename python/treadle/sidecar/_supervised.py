@@ -30,7 +30,7 @@ class SupervisedSidecar:
 
     Parameters
     ----------
-    connect, credentials
+    connect, credentials, preloads
         As for :class:`Sidecar`. What it raises the first time is raised.
     journal
         Where shuffles that have ended are recorded. It is closed at the end.
@@ -45,14 +45,16 @@ class SupervisedSidecar:
         journal: Journal | None = None,
         credentials: Mapping[str, Any] | None = None,
         ended: Callable[[float], bool] = lambda _seconds: False,
+        preloads: bool = False,
     ) -> None:
+        self._preloads = preloads
         self._scheduler_ended = ended
         self._connect = connect
         self._journal = journal
         self._credentials = credentials
         self._lock = threading.Lock()
         self._unwanted = threading.Event()
-        self._sidecar = Sidecar(connect, journal, credentials)
+        self._sidecar = Sidecar(connect, journal, credentials, preloads)
         threading.Thread(target=self._watch, name="treadle-watch-sidecar", daemon=True).start()
 
     @property
@@ -75,7 +77,7 @@ class SupervisedSidecar:
                 return
             try:
                 self._replace()
-            except OSError:
+            except Exception:
                 # It may end only now.
                 if self._unwanted.is_set() or self._scheduler_ended(_PAUSE):
                     return
@@ -90,5 +92,5 @@ class SupervisedSidecar:
             logger.error("The scheduler's Python side ended (%s): starting another", reason)
             clients = self._sidecar.scheduler.nodes
             self._sidecar.close()
-            self._sidecar = Sidecar(self._connect, self._journal, self._credentials)
+            self._sidecar = Sidecar(self._connect, self._journal, self._credentials, self._preloads)
             self._sidecar.succeed(clients, reason)

@@ -16,10 +16,11 @@ from distributed import Status
 from distributed.diagnostics.plugin import NannyPlugin
 
 from treadle import _core
-from treadle._compat.distributed import get_plugin_name, is_dumpable
+from treadle._compat.distributed import get_plugin_name, is_dumpable, process_preloads
 from treadle._log import OF_NANNIES, Log
 from treadle._loop import LoopThread
 from treadle._names import name_of
+from treadle._settings import preloads_of
 from treadle._unserved import UnservedError, is_public
 from treadle.supervision._channel import Channel
 from treadle.worker._plugins import call_hook
@@ -67,6 +68,7 @@ class Nanny:
         #: Where the worker spills, as it said last.
         self.worker_dir: str | None = None
         self.scheduler = _Scheduler(self)
+        self.preloads: Any = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.name!r}, process {self.pid}>"
@@ -258,7 +260,13 @@ class Nanny:
         """
         return await self._process.ask("scheduler", {"operation": operation, "kwargs": kwargs})
 
-    # its end
+    # its beginning and its end
+
+    def preload(self) -> None:
+        """Run the preload scripts of nannies; what importing one raises is raised."""
+        scripts, arguments = preloads_of("nanny")
+        self.preloads = process_preloads(self, scripts, arguments, file_dir=self.local_directory)
+        self._loop.run(self.preloads.start())
 
     @property
     def loop_thread(self) -> LoopThread:
@@ -271,6 +279,8 @@ class Nanny:
         async def tear_down() -> None:
             for name in list(self.plugins):
                 await self.plugin_remove(name)
+            if self.preloads is not None:
+                await self.preloads.teardown()
 
         # Whatever becomes of them, the rest ends, too.
         with suppress(Exception):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from treadle._exit_status import LEFT, LOST, OVERFLOWED, RESTART, UNREACHED
-from treadle._settings import process_environment
+from treadle._settings import preloads_of, process_environment
 from treadle.supervision._aside import aside, print_aside
 from treadle.supervision._channel import Channel
 from treadle.supervision._template import Forked, Template
@@ -122,6 +122,8 @@ class WorkerProcess:
     directory
         Where files of nanny plugins are, in a directory of their own. By default Dask's
         ``temporary-directory``, or the system's.
+    preloads
+        The nanny runs the preload scripts of Dask's configuration, before the first process starts.
     """
 
     def __init__(
@@ -136,6 +138,7 @@ class WorkerProcess:
         listens: Callable[[str], Any] = lambda _address: None,
         patience: int = _PATIENCE,
         directory: str | None = None,
+        preloads: bool = False,
     ) -> None:
         self.name = name
         self.arguments = list(arguments)
@@ -171,11 +174,20 @@ class WorkerProcess:
         self.announced = False
         self._channel: Channel
         self._reader: threading.Thread
+        if preloads and preloads_of("nanny")[0]:
+            self._preload()
         self._process: subprocess.Popen[bytes] | Forked = self._start(template)
         self._watching = threading.Thread(
             target=self._watch, name=f"treadle-watch-{name}", daemon=True
         )
         self._watching.start()
+
+    def _preload(self) -> None:
+        try:
+            self.nanny.preload()
+        except BaseException:
+            self.nanny.finish()
+            raise
 
     @property
     def pid(self) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle import _core
 from treadle._security import Certificates
+from treadle._settings import preloads_of
 from treadle.worker._ends import End, end_of
 from treadle.worker._service import Service
 
@@ -17,7 +18,7 @@ __all__ = ["ThreadWorker"]
 
 
 class ThreadWorker:
-    """A worker on threads of this process."""
+    """A worker on threads of this process; with ``preloads``, it runs those of Dask's configuration."""
 
     #: It has joined when it is made.
     announced = True
@@ -34,10 +35,14 @@ class ThreadWorker:
         certificates: Certificates | None,
         insecure: bool,
         shares_arrays: bool = False,
+        preloads: bool = False,
         **options: Any,
     ) -> None:
         connection: Any = {"secret": secret, "certificates": certificates, "insecure": insecure}
-        self._service = Service(connection=connection, shares_arrays=shares_arrays)
+        preload, argv = preloads_of("worker") if preloads else ((), ())
+        self._service = Service(
+            connection=connection, preload=preload, preload_argv=argv, shares_arrays=shares_arrays
+        )
         self._native: Any = _core.Worker(
             scheduler,
             service=self._service,

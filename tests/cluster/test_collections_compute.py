@@ -17,6 +17,7 @@ from dask.highlevelgraph import HighLevelGraph
 from distributed import Future, as_completed, futures_of, get_worker, wait
 
 from client_support import (
+    IS_DASK,
     SOON,
     add,
     attempts,
@@ -149,6 +150,22 @@ def test_collections_of_futures(client):
     blocks = client.map(np.ones, [3, 4])
     arrays = [da.from_delayed(delayed(b), (n,), float) for b, n in zip(blocks, (3, 4), strict=True)]
     assert da.concatenate(arrays).sum().compute() == 7
+
+
+@pytest.mark.skipif(
+    IS_DASK, reason="Dask's bag does not hold them: distributed may have dropped them"
+)
+def test_a_bag_holds_the_futures_that_it_is_made_of(client, eventually):
+    made = [client.submit(list, (n, n), pure=False) for n in range(3)]
+    keys = [future.key for future in made]
+    bag = db.from_delayed(made)
+    del made
+    # Whoever answers has heard of what was released before.
+    client.submit(inc, 1, pure=False).result()
+    assert bag.map(operator.neg).map(operator.neg).sum().compute() == 6
+    assert set(keys) <= set(client.futures)
+    del bag
+    eventually(lambda: not set(keys) & set(client.futures))
 
 
 def test_errors_of_collections(client):

@@ -36,6 +36,9 @@ PATCHED = {
     "collections": Contact(
         "dask.dataframe.dask_expr._collection", "see which scheduler a frame is persisted by"
     ),
+    "bags": Contact(
+        "dask.bag.core", "hold the futures that a bag is made of", ("Task", "from_delayed", "reify")
+    ),
     "rechunks": Contact(
         "dask.array.rechunk",
         "choose between P2P and tasks for rechunks",

@@ -23,6 +23,7 @@ import dask.config
 
 from treadle._compat.dask import PATCHED, is_partitioned
 from treadle._numbers import whole
+from treadle.client._bags import change_bags
 from treadle.client._distributed import default_client
 from treadle.shuffle._refused import falls_back, why_not
 
@@ -301,6 +302,7 @@ _CHANGES: dict[str, Callable[[Any], None]] = {
     PATCHED["rechunks"].place: _change_rechunks,
     PATCHED["merges"].place: _change_merges,
     PATCHED["shuffles"].place: _change_shuffles,
+    PATCHED["bags"].place: change_bags,
 }
 
 
@@ -331,7 +333,9 @@ def _change(module: ModuleType) -> None:
     try:
         _CHANGES[module.__name__](module)
     except (AttributeError, ImportError) as error:
-        logger.warning("Shuffles run as tasks, since Treadle does not know this Dask: %s", error)
+        logger.warning(
+            "%s stays as it is, since Treadle does not know this Dask: %s", module.__name__, error
+        )
 
 
 def _install() -> None:

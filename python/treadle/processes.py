@@ -84,7 +84,8 @@ def get(
     -----
     With callbacks, a cache or ``rerun_exceptions_locally``, this process takes each step, and values
     pass through it. So it is with ``multiprocessing.context`` of Dask's configuration if that is not
-    ``"spawn"``; then the processes are started for one graph, as with Dask.
+    ``"spawn"``, and in a child that was forked from a process with a cluster; then the processes are
+    started for one graph, as with Dask.
 
     Returns
     -------
@@ -129,9 +130,9 @@ def get(
     cache = configured_cache(cache)
     callbacks = kwargs.get("callbacks")
     rerun = rerun_locally(kwargs)
-    forks = dask.config.get("multiprocessing.context", "spawn") != "spawn"
-    if forks or callbacks or Callback.active or rerun or cache is not None:
-        with _started(limit, initializer) if forks else _kept(limit, initializer) as executor:
+    own = dask.config.get("multiprocessing.context", "spawn") != "spawn" or _is_forked()
+    if own or callbacks or Callback.active or rerun or cache is not None:
+        with _started(limit, initializer) if own else _kept(limit, initializer) as executor:
             return run_steps(dsk, keys, executor, limit, cache, callbacks, rerun)
     graph = converted(materialize(dsk))
     wanted = list(dict.fromkeys(flatten([keys])))
@@ -224,6 +225,15 @@ def _kept(limit: int, initializer: Initializer | None) -> Iterator[Executor]:
     """Use the processes that are kept, as an executor."""
     with _client(limit, initializer).get_executor() as executor:
         yield executor
+
+
+def _is_forked() -> bool:
+    """Whether this process can have no cluster, since it was forked from one that had."""
+    try:
+        _core.refuse_forked()
+    except RuntimeError:
+        return True
+    return False
 
 
 def _shaped(keys: Any, values: dict[Any, Any]) -> Any:

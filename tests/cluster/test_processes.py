@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import subprocess
+import sys
 import threading
 
 import dask
@@ -12,7 +15,7 @@ from dask import delayed
 from dask.callbacks import Callback
 
 import treadle
-from waiting import until
+from waiting import SOON, until
 
 LOCK = threading.Lock()
 HERE = os.getpid()
@@ -151,3 +154,40 @@ def test_groups_by_strings():
 def test_inside_a_task_of_threads():
     nested = delayed(lambda: delayed(place)().compute(scheduler="treadle-processes", num_workers=2))
     assert nested().compute(scheduler="treadle") == HERE
+
+
+FORKING = """
+import os
+
+import dask
+from dask import delayed
+
+def place(*_inputs):
+    return os.getpid()
+
+if __name__ == "__main__":
+    dask.config.set(scheduler="treadle-processes", num_workers=1)
+    import treadle
+
+    first = delayed(place)().compute()
+    child = os.fork()
+    if child == 0:
+        ok = delayed(place)(delayed(place)()).compute() not in (first, os.getpid())
+        os._exit(0 if ok else 3)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    print(delayed(place)().compute() == first)
+"""
+
+
+def test_a_child_that_is_forked_has_processes_of_its_own(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(FORKING)
+    ran = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=4 * SOON
+    )
+    assert ran.stdout == "0\nTrue\n", ran.stderr
+
+
+def test_what_cannot_be_pickled_is_no_error_in_the_log(caplog):
+    assert delayed(lambda: (os.getpid(), LOCK.locked()))().compute() == (HERE, False)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

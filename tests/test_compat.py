@@ -13,12 +13,15 @@ import pytest
 
 import treadle
 from treadle._compat import Contact, Library
+from treadle._compat import cloudpickle as cloudpickle_parts
 from treadle._compat import dask as dask_parts
 from treadle._compat import distributed as distributed_parts
 from treadle._compat import ipyparallel as ipyparallel_parts
 
 PACKAGE = Path(treadle.__file__).parent
-LIBRARIES = [parts.LIBRARY for parts in (dask_parts, distributed_parts, ipyparallel_parts)]
+LIBRARIES = [
+    parts.LIBRARY for parts in (cloudpickle_parts, dask_parts, distributed_parts, ipyparallel_parts)
+]
 NAMES = frozenset(library.name for library in LIBRARIES)
 
 # Modules without an underscore, with what is below them, that no documentation tells users to import

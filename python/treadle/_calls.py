@@ -13,9 +13,8 @@ import pickle
 from collections.abc import Mapping
 from typing import Any
 
-import cloudpickle
-
-from treadle._compat.distributed import Serialize, ToPickle, dumps
+from treadle import _by_value
+from treadle._compat.distributed import Serialize, ToPickle
 from treadle.worker import errors
 
 __all__ = [
@@ -60,13 +59,10 @@ class Opaque:
         return f"<Opaque: {len(self.pickle)} bytes>"
 
 
-_Pickler: Any = cloudpickle.Pickler
-
-
-class _Packer(_Pickler):  # type: ignore[misc]
+class _Packer(_by_value.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, (Serialize, ToPickle)):
-            return Opaque, (dumps(obj.data),)
+            return Opaque, (_by_value.dumps_as_needed(obj.data),)
         return super().reducer_override(obj)
 
 

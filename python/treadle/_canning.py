@@ -22,9 +22,7 @@ from operator import attrgetter
 from types import CellType, CodeType, FunctionType
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-import cloudpickle
-
-from treadle import _whole
+from treadle import _by_value, _whole
 from treadle._compat.ipyparallel import CANNED
 
 __all__ = [
@@ -37,8 +35,6 @@ __all__ = [
     "loads_values",
     "remembered",
 ]
-
-_Pickler: Any = cloudpickle.Pickler
 
 # Nothing about these is special here.
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
@@ -218,7 +214,7 @@ def loads_values(frames: Sequence[Any], namespace: dict[str, Any]) -> dict[Any, 
     return found
 
 
-class _Canner(_Pickler):  # type: ignore[misc]
+class _Canner(_by_value.Pickler):
     def __init__(
         self, file: io.BytesIO, by_value: bool, is_within: Callable[[pickle.PickleBuffer], bool]
     ) -> None:
@@ -228,7 +224,8 @@ class _Canner(_Pickler):  # type: ignore[misc]
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
         if kind is FunctionType and not self._by_value and not _is_found(obj):
-            return _reduce_function(obj)
+            reduced = _reduce_function(obj)
+            return super().reducer_override(obj) if reduced is None else reduced
         if _is_plain(obj):
             return _make_array, (pickle.PickleBuffer(obj), obj.dtype.str, obj.shape)
         reduce = _OF_IPYPARALLEL.get((kind.__module__, kind.__qualname__))
@@ -267,12 +264,19 @@ def _is_found(function: FunctionType) -> bool:
     return found is function
 
 
-def _reduce_function(function: FunctionType) -> tuple[Any, ...]:
+def _reduce_function(function: FunctionType) -> tuple[Any, ...] | None:
+    """Return how a function is made of its code; None, if nobody else has the globals that it needs."""
     simple = _simple(function)
     if simple is not None:
         return _make_simple_function, simple
     module = function.__module__ or _MAIN
+    if "__wrapped__" in function.__dict__:
+        # `functools.wraps` has given it the name of another function's module.
+        module = function.__globals__.get("__name__", module)
+    if not _is_there(module):
+        return None
     state = (
+        function.__module__ or _MAIN,
         function.__qualname__,
         function.__defaults__,
         function.__kwdefaults__,
@@ -299,6 +303,9 @@ def _simple(function: FunctionType) -> _Simple | None:
         function.__dict__,
     )
     annotations = function.__annotations__
+    module = function.__module__ or _MAIN
+    if not _is_there(module):
+        return None
     if any(others) or not all(map(_is_named, annotations.values())):
         return None
     plain = FunctionType(function.__code__, {}, function.__code__.co_name)
@@ -312,7 +319,12 @@ def _simple(function: FunctionType) -> _Simple | None:
     except ValueError:
         # A constant that somebody has put there.
         return None
-    return MAGIC_NUMBER, code, function.__module__ or _MAIN, annotations, qualname
+    return MAGIC_NUMBER, code, module, annotations, qualname
+
+
+def _is_there(module: str) -> bool:
+    """Whether there are globals of a module, and not just a name: named tuples have methods of none."""
+    return module.startswith("__") or module in sys.modules
 
 
 def _is_named(annotation: Any) -> bool:
@@ -367,13 +379,12 @@ def _contents(cell: CellType) -> tuple[Any, ...]:
 
 def _make_function(code: CodeType, module: str, name: str) -> FunctionType:
     closure = tuple(CellType() for _ in code.co_freevars)
-    function = FunctionType(code, _globals_of(module), name, None, closure)
-    function.__module__ = module
-    return function
+    return FunctionType(code, _globals_of(module), name, None, closure)
 
 
 def _complete_function(function: FunctionType, state: tuple[Any, ...]) -> None:
-    qualname, defaults, kwdefaults, annotations, doc, attributes, cells = state
+    module, qualname, defaults, kwdefaults, annotations, doc, attributes, cells = state
+    function.__module__ = module
     function.__qualname__ = qualname
     function.__defaults__ = defaults
     function.__kwdefaults__ = kwdefaults

@@ -129,7 +129,7 @@ def shuffle_master(
     "--memory-limit",
     default="0.5",
     show_default=True,
-    help=f"What the process may take: {HELP}, which is all of it as well. Too little is refused.",
+    help=f"What the process may take, beside rows that are being read: {HELP}, which is all of it as well.",
 )
 @click.option(
     "--disk-limit",
@@ -143,7 +143,7 @@ def shuffle_master(
 @click.option("--name", help="Unique in the service; by default the host and the process id.")
 @click.option(
     "--weight",
-    type=click.IntRange(1, 2**32 - 1),
+    type=click.IntRange(1),
     default=1,
     show_default=True,
     help="How many partitions it gets, compared to others with the same room.",

@@ -34,7 +34,8 @@ from treadle._cli_supervisor import nworkers_of, supervise
 from treadle._cli_values import Seconds, limit_of
 from treadle._exit_status import LEFT, LOST, OVERFLOWED, RESTART, UNREACHED
 from treadle._memory_limit import HELP, memory_limit_of
-from treadle._numbers import MOST_THREADS, amounts
+from treadle._numbers import amounts
+from treadle._script import become_worker
 
 if TYPE_CHECKING:
     from treadle._core import Directory
@@ -95,7 +96,7 @@ class _Remembering(click.Command):
 )
 @click.option(
     "--nthreads",
-    type=click.IntRange(1, MOST_THREADS),
+    type=click.IntRange(1),
     help="Tasks at once of each; by default the cores are shared out.",
 )
 @click.option(
@@ -186,6 +187,12 @@ class _Remembering(click.Command):
     help="The descriptor of a socket, by which who started this process is called.",
 )
 @click.option(
+    "--script",
+    type=click.Path(dir_okay=False),
+    hidden=True,
+    help="A file that says what script started this process, and with what arguments.",
+)
+@click.option(
     "--scheduler-file",
     type=click.Path(dir_okay=False),
     metavar="PATH",
@@ -216,6 +223,7 @@ def worker(
     silence_logs: int,
     supervised: bool,
     channel: int | None,
+    script: str | None,
     scheduler_file: str | None,
     log_file: str | None,
     log_file_size: int,
@@ -279,6 +287,7 @@ def worker(
             if supervised:
                 # First of all: who started this process may be gone before it is connected.
                 end_with_input()
+            become_worker(script)
             directory = _directory_in(local_directory)
             status = _run(
                 find,

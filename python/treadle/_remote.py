@@ -1,21 +1,20 @@
 """Tasks that leave the process, and what comes back.
 
 An executor that runs its calls in other processes pickles them. A call of the engine is then
-replaced by one that carries its node and inputs, pickled with ``cloudpickle``; what it returns is
+replaced by one that carries its node and inputs, pickled by value; what it returns is
 packed by us too, so that an exception that cannot be pickled does not break the executor.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 import traceback
 from time import perf_counter_ns
 from typing import Any
 
-import cloudpickle
-
-from treadle import _core
+from treadle import _by_value, _core
 
 __all__ = ["RemoteError", "can_be_pickled", "reduce", "unpack"]
 
@@ -36,14 +35,13 @@ class RemoteTraceback(Exception):
 
 def dumps(value: Any) -> bytes:
     """Pickled; functions that cannot be imported are pickled by value."""
-    payload: bytes = cloudpickle.dumps(value, protocol=5)
-    return payload
+    return _by_value.dumps(value)
 
 
 def can_be_pickled(value: Any) -> bool:
     """Whether a value can be pickled; large buffers are not copied for the answer."""
     try:
-        cloudpickle.dumps(value, protocol=5, buffer_callback=lambda _: None)
+        _by_value.dumps(value, buffer_callback=lambda _: None)
     except Exception:
         return False
     return True
@@ -68,7 +66,7 @@ class RemoteCall:
         """Run the task; the packed outcome."""
         start = perf_counter_ns()
         try:
-            node, values = cloudpickle.loads(self.payload)
+            node, values = pickle.loads(self.payload)
             start = perf_counter_ns()
             outcome = (True, node(values))
         except Exception as error:
@@ -86,7 +84,7 @@ def portable(error: Exception) -> tuple[bytes, str]:
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     try:
         payload = dumps(error)
-        cloudpickle.loads(payload)
+        pickle.loads(payload)
     except Exception:
         summary = "".join(traceback.format_exception_only(type(error), error)).strip()
         payload = dumps(RemoteError(summary))
@@ -95,8 +93,8 @@ def portable(error: Exception) -> tuple[bytes, str]:
 
 def unpack(outcome: bytes) -> tuple[Any, int, int, int, int]:
     """Value, process, thread, start and end of a task; raises what the task raised."""
-    succeeded, value, process, thread, start, end = cloudpickle.loads(outcome)
+    succeeded, value, process, thread, start, end = pickle.loads(outcome)
     if not succeeded:
         payload, text = value
-        raise cloudpickle.loads(payload) from RemoteTraceback(text)
+        raise pickle.loads(payload) from RemoteTraceback(text)
     return value, process, thread, start, end

@@ -257,13 +257,12 @@ def test_errors_name_what_is_wrong(servers: Servers) -> None:
         service.shuffle(1, 1, copies=3)
 
 
-@pytest.mark.usefixtures("few_rows_in_memory")
 def test_what_does_not_fit_into_memory_goes_to_files_and_is_gone_in_the_end(
     servers: Servers,
 ) -> None:
     for name in ("a", "b"):
         servers.kill(name)
-        servers.begin(name)
+        servers.begin(name, "--memory-limit", "2MB")
     servers.ready()
     table = Table(maps=8, partitions=16, rows=60_000)
 

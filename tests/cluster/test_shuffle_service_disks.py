@@ -12,7 +12,8 @@ from treadle.shuffle import DamagedRows, Receipt, RowsLost, Shuffle
 from waiting import until
 
 MAPS, PARTITIONS = 8, 16
-pytestmark = pytest.mark.usefixtures("few_rows_in_memory")
+# So few that most rows go to files.
+MEMORY = ("--memory-limit", "2MB")
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_bits_that_flipped_in_one_copy_are_noticed_and_the_other_one_is_read(
     servers: Servers, table: Table
 ) -> None:
     for name in ("a", "b"):
-        servers.begin(name)
+        servers.begin(name, *MEMORY)
     servers.ready()
     with servers.service.shuffle(MAPS, PARTITIONS, ROWS) as shuffle:
         written(servers, table, shuffle)
@@ -78,7 +79,7 @@ def test_bits_that_flipped_in_both_copies_are_an_error_and_the_maps_run_again(
     servers: Servers, table: Table
 ) -> None:
     for name in ("a", "b", "c"):
-        servers.begin(name)
+        servers.begin(name, *MEMORY)
     servers.ready()
     with servers.service.shuffle(MAPS, PARTITIONS, ROWS, name="torn") as shuffle:
         receipts = written(servers, table, shuffle)
@@ -104,10 +105,10 @@ def test_bits_that_flipped_in_both_copies_are_an_error_and_the_maps_run_again(
 
 def test_a_server_whose_disk_is_full_is_passed_over(servers: Servers, table: Table) -> None:
     # With this factor it gets more than half of the partitions.
-    little = ("--disk-limit", "1kB", "--weight", "100000")
+    little = ("--memory-limit", "8MB", "--disk-limit", "1kB", "--weight", "100000")
     servers.begin("full", *little)
     for name in ("a", "b"):
-        servers.begin(name)
+        servers.begin(name, *MEMORY)
     servers.ready()
     with servers.service.shuffle(MAPS, PARTITIONS, ROWS) as shuffle:
         receipts = table.write_all(shuffle)

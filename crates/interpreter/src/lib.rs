@@ -9,6 +9,7 @@
 //! | `call` | calls from threads that may outlive the interpreter |
 //! | `clock` | Python's clocks |
 //! | `modules` | modules that are loaded |
+//! | `pickling` | whether a thread pickles something |
 //! | `lock` | locking a mutex |
 //! | `error` | objects and panics in messages |
 
@@ -19,6 +20,7 @@ mod error;
 pub mod fork;
 mod lock;
 mod modules;
+mod pickling;
 mod process_local;
 mod switch;
 
@@ -27,5 +29,6 @@ pub use context::{Context, thread_identifier};
 pub use error::{panicked, repr};
 pub use lock::lock;
 pub use modules::loaded_module;
+pub use pickling::{Pickling, is_pickling};
 pub use process_local::{ProcessLocal, refuse_forked};
 pub use switch::PeriodicSwitch;

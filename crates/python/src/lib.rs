@@ -10,6 +10,7 @@ mod shared;
 mod transfer;
 
 use pyo3::prelude::*;
+use std::cell::RefCell;
 
 /// For Python code that finds itself in a forked child: ends it, and says so.
 #[pyfunction]
@@ -17,10 +18,43 @@ fn end_forked_child(py: Python<'_>, what: &str) {
     treadle_interpreter::fork::end_returned(py, what, None)
 }
 
+/// A block in which the thread pickles something for Treadle.
+#[pyclass(module = "treadle._core", unsendable)]
+struct Pickling(RefCell<Option<treadle_interpreter::Pickling>>);
+
+#[pymethods]
+impl Pickling {
+    #[new]
+    fn new() -> Self {
+        Self(RefCell::default())
+    }
+
+    fn __enter__(&self) {
+        self.0.replace(Some(treadle_interpreter::Pickling::new()));
+    }
+
+    fn __exit__(
+        &self,
+        _class: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) {
+        self.0.take();
+    }
+}
+
+/// Whether the thread is in such a block, or pickles natively.
+#[pyfunction]
+fn is_pickling() -> bool {
+    treadle_interpreter::is_pickling()
+}
+
 #[pymodule(gil_used = false)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(end_forked_child, module)?)?;
+    module.add_class::<Pickling>()?;
+    module.add_function(wrap_pyfunction!(is_pickling, module)?)?;
     treadle_engine::register(module)?;
     #[cfg(target_os = "linux")]
     {

@@ -167,6 +167,9 @@ impl<'py> Search<'_, 'py> {
         if is_named(value)? || is_constant(value)? {
             return Ok(true);
         }
+        if let Some(function) = cached(value)? {
+            return self.add(&function);
+        }
         if !value.is_exact_instance_of::<PyFunction>() || !has_no_attributes(value)? {
             return Ok(false);
         }
@@ -322,6 +325,15 @@ fn opcodes(py: Python<'_>) -> PyResult<&'static Opcodes> {
 /// Whether it is a function that is pickled with its code.
 fn is_pickled_function(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(value.is_exact_instance_of::<PyFunction>() && !is_named(value)?)
+}
+
+/// The function whose values a `functools.lru_cache` keeps, if the object is one. What it keeps is no
+/// state of the program.
+pub(crate) fn cached<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    match &*class_name(object) {
+        "_lru_cache_wrapper" => object.getattr_opt(intern!(object.py(), "__wrapped__")),
+        _ => Ok(None),
+    }
 }
 
 /// Whether nobody can write to an object of this class: a dtype, a number of NumPy, a date.

@@ -1,5 +1,6 @@
-//! Pickling, with the rules of `distributed.protocol.pickle.dumps`: `pickle` first, `cloudpickle`
-//! for what it cannot do and for what is defined in `__main__`.
+//! Pickling, with the rules of `distributed.protocol.pickle.dumps`: `pickle` first, and by value
+//! (`treadle._by_value`, which is `cloudpickle` and more) what it cannot do and what is defined in
+//! `__main__`.
 
 use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::ffi;
@@ -7,7 +8,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList};
-use treadle_interpreter::loaded_module;
+use treadle_interpreter::{Pickling, loaded_module};
 
 const PROTOCOL: u8 = 5;
 
@@ -39,12 +40,13 @@ fn modules(py: Python<'_>) -> PyResult<&'static Modules> {
 /// a copy of large buffers.
 ///
 /// # Errors
-/// What `cloudpickle` raises.
+/// What pickling by value raises.
 pub(crate) fn dumps<'py>(
     object: &Bound<'py, PyAny>,
     limit: usize,
 ) -> PyResult<Option<Bound<'py, PyBytes>>> {
     let py = object.py();
+    let _pickling = Pickling::new();
     let buffers = PyList::empty(py);
     let options = PyDict::new(py);
     options.set_item(intern!(py, "protocol"), PROTOCOL)?;
@@ -67,15 +69,10 @@ pub(crate) fn dumps<'py>(
     };
     if bytes.is_none() {
         buffers.call_method0(intern!(py, "clear"))?;
-        with = py.import("cloudpickle")?.getattr(intern!(py, "dumps"))?;
-        match dump(&with, &options) {
-            Ok(dumped) => bytes = Some(dumped),
-            Err(error) => {
-                buffers.call_method0(intern!(py, "clear"))?;
-                with = families(py).ok_or(error)?;
-                bytes = Some(dump(&with, &options)?);
-            }
-        }
+        with = py
+            .import("treadle._by_value")?
+            .getattr(intern!(py, "dumps"))?;
+        bytes = Some(dump(&with, &options)?);
     }
     let Some(bytes) = bytes else {
         return Ok(None);
@@ -92,14 +89,6 @@ pub(crate) fn dumps<'py>(
     }
     options.del_item(intern!(py, "buffer_callback"))?;
     dump(&with, &options).map(Some)
-}
-
-/// `distributed.protocol.pickle.dumps`, which knows objects that neither of the others can pickle
-/// (of `h5py` and `netCDF4`, for example), if distributed is loaded.
-fn families(py: Python<'_>) -> Option<Bound<'_, PyAny>> {
-    let modules = py.import("sys").ok()?.getattr("modules").ok()?;
-    let module = modules.get_item("distributed.protocol.pickle").ok()?;
-    module.getattr("dumps").ok()
 }
 
 /// In `__main__`, and in what a process that `multiprocessing` has spawned calls the script of its parent.
@@ -182,6 +171,7 @@ fn length(buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
 /// # Errors
 /// What `pickle` raises.
 pub(crate) fn plainly<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+    let _pickling = Pickling::new();
     let modules = modules(object.py())?;
     let dumps = modules.dumps.bind(object.py());
     Ok(dumps.call1((object, &modules.protocol))?.cast_into()?)
@@ -193,6 +183,7 @@ pub(crate) fn plainly<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Py
 /// What `pickle` raises; an object that contains itself is a `RecursionError`.
 pub(crate) fn without_memo<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
     let py = object.py();
+    let _pickling = Pickling::new();
     let modules = modules(py)?;
     let file = modules.bytes_io.bind(py).call0()?;
     let pickler = modules.pickler.bind(py).call1((&file, &modules.protocol))?;
@@ -245,6 +236,7 @@ impl Limited {
 /// or that needs code of this process, has no such pickle.
 pub(crate) fn limited(object: &Bound<'_, PyAny>, limit: usize) -> PyResult<Option<Vec<u8>>> {
     let py = object.py();
+    let _pickling = Pickling::new();
     let modules = modules(py)?;
     let file = Bound::new(
         py,

@@ -5,7 +5,7 @@
 //! longer than most small tasks: what cannot change, a worker unpickles once.
 
 use crate::class::Class;
-use crate::guard::{Guard, is_atom, is_constant, is_named};
+use crate::guard::{Guard, cached, is_atom, is_constant, is_named};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict, PyFunction, PyList, PyModule, PyTuple, PyType};
@@ -32,6 +32,9 @@ fn is_stateless_within(object: &Bound<'_, PyAny>, depth: u32) -> PyResult<bool> 
     }
     if object.is_exact_instance_of::<PyFunction>() {
         return Ok(Guard::of(object)?.is_some_and(|guard| guard.has_no_writes()));
+    }
+    if let Some(function) = cached(object)? {
+        return is_stateless_within(&function, depth - 1);
     }
     let all = |items: &Bound<'_, PyAny>| -> PyResult<bool> {
         for item in items.try_iter()? {

@@ -47,6 +47,11 @@ LIBRARY = Library(
         "Computation": Contact("distributed.scheduler:Computation", _STEPS, ("code", "groups")),
         "ConnectionPool": Contact("distributed.core:ConnectionPool", _EXCHANGE),
         "Connector": Contact("distributed.comm.core:Connector", _COMM),
+        "DaskPickler": Contact(
+            "distributed.protocol.pickle:_DaskPickler",
+            "pickle objects of h5py and netCDF4",
+            ("reducer_override",),
+        ),
         "DataFrameShuffleSpec": Contact(
             "distributed.shuffle._shuffle:DataFrameShuffleSpec", _SHUFFLE
         ),

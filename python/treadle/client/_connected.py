@@ -28,10 +28,10 @@ from treadle._compat.distributed import (
 )
 from treadle._install import Installation, found_by_client, left_by_client
 from treadle._loop import made_off_loop, off_loop
+from treadle._script import refuse_while_imported
 from treadle._secret import kept
 from treadle._security import named
 from treadle._settings import warn_of_unread
-from treadle._spawned import pickle_spawned_by_value
 from treadle.client import _addresses
 from treadle.client._defaults import DefaultSettings
 from treadle.client._demands import Demands, check_options
@@ -141,7 +141,7 @@ class Connected(Waiting):
             kwargs["shuffle_servers"] = shuffle_servers
         # A loop that the parent's threads ran would never answer.
         _core.refuse_forked()
-        pickle_spawned_by_value()
+        refuse_while_imported("a client")
         check_options(kwargs, scheduler_file)
         if name != "worker":
             warn_of_unread()

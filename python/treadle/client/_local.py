@@ -27,12 +27,11 @@ from distributed import Status
 from distributed.deploy.cluster import Cluster
 from distributed.utils import Log, Logs, get_ip_interface, silence_logging_cmgr
 
-from treadle import _core
+from treadle import _core, _script
 from treadle._compat.distributed import SchedulerInfo, SpecCluster
 from treadle._loop import made_apart, off_loop
 from treadle._memory_limit import memory_limit_of
 from treadle._names import name_of
-from treadle._numbers import MOST_THREADS, MOST_WORKERS, integer
 from treadle._secret import kept
 from treadle._security import Certificates, named
 from treadle._settings import resources_of, scheduler_settings
@@ -200,11 +199,8 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         certificates = named(certificates)
         host, self.security = security_of_cluster(security, protocol, host, certificates)
         count = workers if workers is not None else n_workers
-        if count is not None:
-            given = "n_workers" if workers is None else "workers"
-            count = integer(given, count, 0, MOST_WORKERS)
-        if threads_per_worker is not None:
-            threads_per_worker = integer("threads_per_worker", threads_per_worker, 0, MOST_THREADS)
+        if count is not None and count < 0:
+            raise ValueError(f"workers={count}: give how many, or none")
         in_process = count is None and not processes if processes is None else not processes
         if count is None:
             count = 1 if in_process else CPU_COUNT
@@ -219,6 +215,8 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         threads = threads_per_worker or max(1, CPU_COUNT // max(count, 1))
         limit = memory_limit_of(memory_limit, "memory_limit", 1 / max(count, 1))
         checked = resources_of(resources)
+        if not in_process:
+            _script.refuse_while_imported("a cluster of worker processes", spawned=True)
         self._lock = threading.Lock()
         self._closed = False
         self._timeout = timeout
@@ -246,6 +244,9 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         parent = local_directory or dask.config.get("temporary-directory", None)
         self._directory = _core.Directory("cluster", parent or tempfile.gettempdir())
         self.directory = str(self._directory.path)
+        #: What workers that are processes know of this one.
+        self.script_file = os.path.join(self.directory, "script.json")
+        _script.write(self.script_file)
         #: The address of the shuffle master at whose servers shuffles keep their rows.
         self.shuffle_servers = shuffle_servers if isinstance(shuffle_servers, str) else None
         self._shuffle_service: Any = None
@@ -520,7 +521,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             if not limit:
                 raise ValueError("scale(memory=...): the workers have no memory_limit")
             n = max(n, math.ceil(parse_bytes(memory) / limit))
-        self._scaling.ask(integer("n", n, 0, MOST_WORKERS))
+        self._scaling.ask(n)
         if not self.asynchronous:
             return self._scaling.apply()
         scaled = self._do(self._scaling.apply)

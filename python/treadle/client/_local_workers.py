@@ -84,6 +84,7 @@ def process_worker(
         # They end with this process, which has the scheduler: as long as it is stopped, they wait.
         *("--scheduler-timeout", "1e9"),
         *("--silence-logs", str(cluster._level)),
+        *("--script", cluster.script_file),
         *options.arguments(),
         name=name,
         nthreads=threads,

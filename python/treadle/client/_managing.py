@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from dask.typing import no_default
 
 from treadle import _scheduler_file
 from treadle._ask import ask
+from treadle._by_value import ByValue
 from treadle._compat.distributed import SchedulerInfo, WorkerStartTimeoutError, parse_timedelta
 from treadle.client import _distributed
 from treadle.client._cluster_options import dashboard_at
@@ -22,11 +23,33 @@ from treadle.supervision._process import WorkerProcess
 
 __all__ = ["Managing"]
 
+# What is not the function's, of the keyword arguments.
+_OF_RUN = frozenset(["nanny", "workers", "wait", "on_error"])
+
 
 class Managing(Hosted):
     """A client and its cluster's workers."""
 
     scheduler_file: str | None
+
+    # Distributed's code pickles what is called, and plugins, with what the script defines by value.
+
+    async def _run(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        called = (ByValue(function), *map(ByValue, args))
+        return await super()._run(*called, **_by_value(kwargs, _OF_RUN))
+
+    async def _run_on_scheduler(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        called = (ByValue(function), *map(ByValue, args))
+        return await super()._run_on_scheduler(*called, **_by_value(kwargs, ("wait",)))
+
+    async def _register_scheduler_plugin(self, plugin: Any, **options: Any) -> Any:
+        return await super()._register_scheduler_plugin(ByValue(plugin), **options)
+
+    async def _register_worker_plugin(self, plugin: Any, **options: Any) -> Any:
+        return await super()._register_worker_plugin(ByValue(plugin), **options)
+
+    async def _register_nanny_plugin(self, plugin: Any, **options: Any) -> Any:
+        return await super()._register_nanny_plugin(ByValue(plugin), **options)
 
     @documented
     def wait_for_workers(self, n_workers: int, timeout: Any = None) -> Any:
@@ -197,3 +220,7 @@ def _states(cluster: LocalCluster | None, names: Iterable[str]) -> str:
         log = worker.log() if isinstance(worker, WorkerProcess) else ""
         states.append(f"worker {name}" + (f" has printed:\n{log}\n" if log else ""))
     return ", ".join(states)
+
+
+def _by_value(kwargs: Mapping[str, Any], others: Collection[str]) -> dict[str, Any]:
+    return {name: value if name in others else ByValue(value) for name, value in kwargs.items()}

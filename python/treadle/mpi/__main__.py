@@ -9,17 +9,16 @@ from typing import Any
 
 import click
 
-from treadle import mpi
+from treadle import _script, mpi
 from treadle._cli_values import limit_of
 from treadle._memory_limit import HELP, memory_limit_of
-from treadle._numbers import MOST_THREADS
 from treadle.mpi import _job
 
 __all__ = ["main"]
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--nthreads", type=click.IntRange(1, MOST_THREADS), help="Tasks at once in a worker.")
+@click.option("--nthreads", type=click.IntRange(1), help="Tasks at once in a worker.")
 @click.option(
     "--memory-limit",
     default="auto",
@@ -44,9 +43,11 @@ def main() -> None:
     options = _parsed()
     script, arguments = options.pop("script"), options.pop("arguments")
     module = options.pop("module")
+    where = script if module else os.path.abspath(script)
     # Tasks import what lies beside the script, on each rank.
-    sys.path.insert(0, os.getcwd() if module else os.path.dirname(os.path.abspath(script)))
+    sys.path.insert(0, os.getcwd() if module else os.path.dirname(where))
     sys.argv = [script, *arguments]
+    _script.install(_script.Script(**{"module" if module else "path": where}))
     mpi.initialize(**options)
     try:
         if module:

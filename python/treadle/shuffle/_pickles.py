@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pickle
 
-import cloudpickle
+from treadle import _by_value
 
 
 def dumps(value: object) -> bytes:
-    """Return ``value`` pickled, with ``cloudpickle`` if ``pickle`` cannot."""
+    """Return ``value`` pickled, by value if ``pickle`` cannot."""
     try:
         return pickle.dumps(value, 5)
-    except Exception:  # reducing may raise anything; if cloudpickle fails too, its error says why
-        return bytes(cloudpickle.dumps(value, 5))
+    except Exception:  # reducing may raise anything; if that fails too, its error says why
+        return _by_value.dumps(value)

@@ -21,6 +21,7 @@ from treadle._exit_status import LEFT, LOST, OVERFLOWED, RESTART, UNREACHED
 from treadle._settings import preloads_of, process_environment
 from treadle.supervision._aside import aside, print_aside
 from treadle.supervision._channel import Channel
+from treadle.supervision._interpreter import flags, variables
 from treadle.supervision._template import Forked, Template
 from treadle.supervision._withheld import withhold
 
@@ -38,9 +39,7 @@ logger = logging.getLogger("treadle.client")
 _APART: dict[str, Any] = (
     {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
 )
-# Without it, the interpreter would look for modules in the working directory first.
-_SAFE_PATH = ("-P",) if sys.version_info >= (3, 11) else ()
-_COMMAND = (sys.executable, *_SAFE_PATH, "-m", "treadle")
+_COMMAND = (sys.executable, *flags(), "-m", "treadle")
 
 # How many times in a row a worker may end before it was of any use: before it said that it listens.
 _PATIENCE = 5
@@ -463,7 +462,7 @@ def _environment(more: Mapping[str, str], paths: Sequence[str] = ()) -> dict[str
     given = [more["PYTHONPATH"]] if "PYTHONPATH" in more else []
     environment = {
         **process_environment(),
-        **os.environ,
+        **variables(),
         **more,
         "PYTHONPATH": os.pathsep.join([*paths, *given, *inherited]),
     }

@@ -8,10 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
-
-from treadle import _whole
-from treadle._spawned import SCRIPT, pickle_spawned_by_value
+from treadle import _by_value, _core, _whole
+from treadle._spawned import SCRIPT
 
 __all__ = ["decode", "encode"]
 
@@ -27,8 +25,6 @@ _MAX_BUFFERS = (1 << 16) - 16
 _CPU = 1
 # Their pickles are whole, have no buffers, and name nothing of a script.
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
-
-_CloudPickler: Any = cloudpickle.Pickler
 
 Encoded = tuple[int, bytes, list[Any]]
 
@@ -64,7 +60,7 @@ class _Pickler(pickle.Pickler):
         return _whole.reduce(obj)
 
 
-class _ByValue(_CloudPickler):  # type: ignore[misc]
+class _ByValue(_by_value.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         found = _whole.reduce(obj)
         return super().reducer_override(obj) if found is NotImplemented else found
@@ -72,7 +68,8 @@ class _ByValue(_CloudPickler):  # type: ignore[misc]
 
 def _dumps(kind: Any, obj: Any, keep: Callable[[pickle.PickleBuffer], bool]) -> bytes:
     file = io.BytesIO()
-    kind(file, protocol=5, buffer_callback=keep).dump(obj)
+    with _core.Pickling():
+        kind(file, protocol=5, buffer_callback=keep).dump(obj)
     return file.getvalue()
 
 
@@ -110,7 +107,6 @@ def _pickle(obj: Any) -> Encoded:
     if by_value:
         # What is defined in this process's script does not exist in the other's.
         buffers.clear()
-        pickle_spawned_by_value()
         stream = _dumps(_ByValue, obj, keep)
     return _PICKLE, stream, buffers
 

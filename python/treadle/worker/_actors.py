@@ -9,11 +9,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
 from distributed.actor import Actor
 from distributed.utils import iscoroutinefunction
 
-from treadle import _core
+from treadle import _by_value, _core
 from treadle._calls import Opaque
 from treadle._compat.dask import TaskRef
 from treadle._compat.distributed import run_actor
@@ -126,7 +125,7 @@ def _stay_unbound() -> None:
 
 def _answer(value: Any) -> dict[str, Any]:
     try:
-        pickled = cloudpickle.dumps(value)
+        pickled = _by_value.dumps_as_needed(value)
     except Exception as error:
         raise errors.unserializable(value, error) from error
     return {"status": "OK", "result": Opaque(pickled)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import os
+import pickle
 import threading
 from collections import UserDict
 from collections.abc import Callable, Hashable
@@ -16,10 +17,9 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
 from distributed.utils import iscoroutinefunction
 
-from treadle import _core
+from treadle import _by_value, _core
 from treadle._compat.dask import Alias, DataNode, GraphNode, Task, TaskRef
 from treadle._compat.distributed import ThreadPoolExecutor, offload_executor
 from treadle._unserved import UnservedError
@@ -142,14 +142,14 @@ def _call(name: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> An
         return function(*args, **kwargs)
     if "ThreadPoolExecutor" not in str(type(executor)):
         # Of a process, most likely: as distributed takes it.
-        return executor.submit(_run_pickled, cloudpickle.dumps((function, args, kwargs))).result()
+        return executor.submit(_run_pickled, _by_value.dumps((function, args, kwargs))).result()
     lent = _Lent(worker)
     context = contextvars.copy_context()
     return lent.hand_to(executor, partial(context.run, _run, lent, function, args, kwargs))
 
 
 def _run_pickled(pickled: bytes) -> Any:
-    function, args, kwargs = cloudpickle.loads(pickled)
+    function, args, kwargs = pickle.loads(pickled)
     return function(*args, **kwargs)
 
 

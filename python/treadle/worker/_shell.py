@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from treadle._script import Main
 from treadle.worker._outputs import Outputs
 
 __all__ = ["Executed", "PlainShell", "make_shell"]
@@ -173,10 +174,11 @@ def _ipython_shell(outputs: Callable[[], Outputs], directory: str) -> Any:
     config.HistoryManager.enabled = False
     config.InteractiveShell.ipython_dir = os.path.join(directory, "ipython")
     main = sys.modules["__main__"]
-    shell = Shell.instance(config=config)
-    # Unpickling names in `__main__` finds the engine's.
-    sys.modules["__main__"] = shell.user_module
-    shell.user_module.__dict__.setdefault("__spec__", getattr(main, "__spec__", None))
+    # Unpickling names in `__main__` finds the engine's first.
+    shell = Shell.instance(config=config, user_module=main if isinstance(main, Main) else None)
+    if shell.user_module is not main:
+        sys.modules["__main__"] = shell.user_module
+        shell.user_module.__dict__.setdefault("__spec__", getattr(main, "__spec__", None))
     # What is displayed in functions, outside of cells, goes through the same hook.
     sys.displayhook = shell.displayhook
     return shell

@@ -24,6 +24,7 @@ from treadle._calls import pack
 from treadle._compat.distributed import AsyncTaskGroup, SystemMonitor, get_versions, is_dumpable
 from treadle._names import name_of
 from treadle._numbers import amounts
+from treadle._script import refuse_while_imported
 from treadle._unserved import UnservedError, is_public
 from treadle._upload import upload_file
 from treadle.worker._data import Data
@@ -459,6 +460,7 @@ class WorkerStandIn:
 
     def _get_client(self, timeout: Any = None) -> Client:
         """Return the client that the tasks share; the first call makes it."""
+        refuse_while_imported("or uses a client")
         # A thread that makes a client needs the loop for that, so the loop must not wait for it.
         locked = self._client_lock.acquire(blocking=not self._loop.inside)
         try:

@@ -20,12 +20,12 @@ from functools import partial
 from types import TracebackType
 from typing import Any, cast
 
-import cloudpickle
 import dask
 from dask.utils import typename
 from distributed.exceptions import Reschedule
 from distributed.utils import truncate_exception
 
+from treadle import _by_value, _core
 from treadle._compat.dask import task_spec
 from treadle._compat.distributed import worker_module
 from treadle._spawned import SCRIPT
@@ -219,10 +219,7 @@ class _Pickler(pickle.Pickler):
         return _reduce(obj, reduce)
 
 
-_Base: Any = cloudpickle.Pickler
-
-
-class _CloudPickler(_Base):  # type: ignore[misc]
+class _CloudPickler(_by_value.Pickler):
     def __init__(
         self, file: Any, protocol: int, reducer: Callable[[BaseException], Any] = reduce
     ) -> None:
@@ -236,7 +233,8 @@ class _CloudPickler(_Base):  # type: ignore[misc]
 
 def _dumps(by: Any, value: Any) -> bytes:
     file = io.BytesIO()
-    by(file, protocol=5).dump(value)
+    with _core.Pickling():
+        by(file, protocol=5).dump(value)
     return file.getvalue()
 
 

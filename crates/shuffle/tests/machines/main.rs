@@ -3,7 +3,6 @@
 mod master;
 mod model;
 mod placement;
-mod process;
 mod reader;
 mod reads;
 mod server;

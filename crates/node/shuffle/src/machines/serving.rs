@@ -146,7 +146,6 @@ impl Machines {
                 let tally: Tally = pieces.iter().map(ReadPiece::tally).sum();
                 self.send_rows(to, (read, load), tally.narrow(), pieces, rows);
             }
-            ServerEffect::Measure { most } => self.after.most = Some(most),
             ServerEffect::Tell { to, message } => self.tell_copy(to, message),
             ServerEffect::Report(message) => {
                 if let ToMaster::Sealed {

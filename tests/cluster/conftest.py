@@ -307,8 +307,10 @@ def new_servers(
     monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
     made: list[Servers] = []
 
-    def make(names: Iterable[str] = (), *options: str, journal: str = "none") -> Servers:
-        servers = Servers(start, tmp_path, journal)
+    def make(
+        names: Iterable[str] = (), *options: str, journal: str = "none", timeout: float = 10.0
+    ) -> Servers:
+        servers = Servers(start, tmp_path, journal, timeout)
         made.append(servers)
         for name in names:
             servers.begin(name, *options)

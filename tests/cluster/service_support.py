@@ -26,10 +26,12 @@ class Servers:
         start: Callable[..., Process],
         directory: Path,
         journal: str = "none",
+        timeout: float = 10.0,
     ) -> None:
         self._start = start
         self._directory = directory
-        self.master = start("shuffle-master", "127.0.0.1:0", "--shuffle-journal", journal)
+        options = ("--shuffle-journal", journal, "--timeout", f"{timeout:g}")
+        self.master = start("shuffle-master", "127.0.0.1:0", *options)
         self.processes: dict[str, Process] = {}
         self.service = Service(self.master.address, timeout=SOON)
 

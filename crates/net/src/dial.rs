@@ -253,6 +253,7 @@ impl Dial {
         let mut own = hello(Role::Control);
         own.credit = options.pair.credit;
         own.service = options.service;
+        own.client = options.client;
         own.patience_ms = options.patience.as_millis().try_into().unwrap_or(u32::MAX);
         own.dialled = remote.dialled(&stream);
         own.cluster = options.cluster.map_or_else(Vec::new, ClusterId::into_bytes);
@@ -306,6 +307,7 @@ fn connected(opened: Opened, options: &Options, remote: Remote, address: String)
         session_secret: opened.session_secret,
         peer_credit: theirs.credit,
         service: options.service,
+        client: options.client,
         address,
         cluster: ClusterId::from_bytes(&theirs.cluster),
     };

@@ -372,6 +372,7 @@ impl Listening {
             session_secret: opened.session_secret,
             peer_credit: opened.hello.credit,
             service,
+            client: opened.hello.client,
             address,
             cluster: None,
         };

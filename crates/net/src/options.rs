@@ -43,6 +43,8 @@ pub struct Options {
     pub lane: Option<Lane>,
     /// What a connection is for, as the applications on both sides know it.
     pub service: u32,
+    /// The number of this side, as the applications on both sides know it; 0: it has none.
+    pub client: u32,
     /// What connections to a listener may be for; others are refused. None: for anything.
     pub services: Vec<Offer>,
     /// Without TLS, a listener refuses who dialled another address than the one where it was reached.
@@ -68,6 +70,7 @@ impl Default for Options {
             shared_memory: true,
             lane: None,
             service: 0,
+            client: 0,
             services: Vec::new(),
             contact: Vec::new(),
             cluster: None,

@@ -48,6 +48,7 @@ pub(crate) struct Shared {
     pub(crate) session: u64,
     pub(crate) session_secret: Secret,
     service: u32,
+    client: u32,
     pub(crate) address: String,
     pub(crate) cluster: Option<ClusterId>,
     pub(crate) bytes_sent: AtomicU64,
@@ -158,6 +159,7 @@ pub(crate) struct Established {
     pub(crate) session_secret: Secret,
     pub(crate) peer_credit: u64,
     pub(crate) service: u32,
+    pub(crate) client: u32,
     pub(crate) address: String,
     pub(crate) cluster: Option<ClusterId>,
 }
@@ -173,6 +175,7 @@ impl Peer {
             session_secret,
             peer_credit,
             service,
+            client,
             address,
             cluster,
         } = established;
@@ -198,6 +201,7 @@ impl Peer {
             session,
             session_secret,
             service,
+            client,
             address,
             cluster,
             bytes_sent: AtomicU64::new(0),
@@ -226,6 +230,11 @@ impl Peer {
     /// What the connection is for, as the side that dialled says.
     pub fn service(&self) -> u32 {
         self.shared.service
+    }
+
+    /// The number of the side that dialled, as that says; 0: it has none.
+    pub fn client(&self) -> u32 {
+        self.shared.client
     }
 
     /// The cluster of the listener that this side connected to, if it is of one.

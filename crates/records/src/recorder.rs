@@ -172,7 +172,6 @@ impl Recorder {
                 open.measured.clear();
                 open.enter(now, Phase::Barrier);
             }
-            ToMaster::Differs { map, .. } => open.trouble(now, Trouble::Differs(*map)),
             ToMaster::Damaged { group, .. } => open.trouble(now, Trouble::Damaged(group.server)),
             ToMaster::Poisoned { group, .. } => open.trouble(now, Trouble::Poisoned(group.server)),
             // All processes say it, as long as it is so.
@@ -197,7 +196,10 @@ impl Recorder {
                 open.record.usage.add(usage);
                 open.awaited.remove(&from);
             }
-            ToMaster::Sealed { .. } | ToMaster::Filled { .. } | ToMaster::Full { .. } => {}
+            ToMaster::Sealed { .. }
+            | ToMaster::Differs { .. }
+            | ToMaster::Filled { .. }
+            | ToMaster::Full { .. } => {}
         }
     }
 
@@ -248,7 +250,12 @@ impl Recorder {
                     open.enter(now, Phase::Transfer);
                 }
             }
-            MasterEffect::NotDeterministic { .. } | MasterEffect::Drained(_) => {}
+            MasterEffect::NotDeterministic { shuffle, map } => {
+                if let Some(open) = self.shuffles.get_mut(shuffle) {
+                    open.trouble(now, Trouble::Differs(*map));
+                }
+            }
+            MasterEffect::Drained(_) => {}
         }
     }
 

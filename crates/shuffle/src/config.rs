@@ -94,6 +94,12 @@ treadle_guards::guards! {
         Ownership,
         /// Applications are served in proportion to their priorities, and told to pause if they want more.
         Shares,
+        /// Reads are charged to who reads, not to whose the shuffle is.
+        Readers,
+        /// A process that the master has dropped is gone at each server.
+        Gone,
+        /// An attempt with other rows that comes after the commit changes nothing.
+        Late,
         /// A copy that cannot take a push ends its epoch: rows go on to other servers.
         Poison,
     }

@@ -338,9 +338,15 @@ impl Master {
                 shuffle,
                 group,
                 map,
-            } => self.differs(shuffle, group, map, effects),
+                is_late,
+            } => match is_late && Guard::Late.holds() {
+                true => self.differs_late(from, shuffle, (group, map), effects),
+                false => self.differs(shuffle, group, map, effects),
+            },
             ToMaster::Damaged { shuffle, group } => self.damaged(shuffle, group, effects),
-            ToMaster::Poisoned { shuffle, group } => self.poisoned(shuffle, group, effects),
+            ToMaster::Poisoned { shuffle, group } => {
+                self.poisoned(from, shuffle, group, effects);
+            }
             ToMaster::Slow { shuffle, server } => self.slow(shuffle, server, effects),
             ToMaster::Filled {
                 shuffle,

@@ -18,7 +18,7 @@ use treadle_types::Runs;
 use crate::block::{Piece, stored};
 use crate::{
     AttemptId, BatchId, Commit, Expected, Generation, GroupId, Plan, ServerId, ShuffleId, Tally,
-    Transfer, Usage,
+    Tenant, Transfer, Usage,
 };
 
 /// From the master to a process: its server, its writer and its reader.
@@ -82,6 +82,9 @@ pub enum ToMaster {
         group: GroupId,
         /// The map, if it is known which.
         map: Option<u32>,
+        /// Whether what was committed stays, if it was: the sender is told so then, by a
+        /// [`Plan`](ToNode::Plan) that says it.
+        is_late: bool,
     },
     /// Rows of a copy cannot be read any more, or are not what they were.
     Damaged {
@@ -287,6 +290,8 @@ pub struct Fetch {
     pub partition: u32,
     /// Rows of these maps only. `None`: of all.
     pub maps: Option<MapRange>,
+    /// Who reads, and pays for it. `None`: whose the shuffle is.
+    pub reader: Option<Tenant>,
 }
 
 /// Maps with consecutive numbers. Readers that share a partition have ranges that do not overlap: each

@@ -74,6 +74,9 @@ pub struct Plan {
     /// The one in which partitions were assigned when nothing was at a server yet. Who began with it finds no
     /// rows of before.
     pub opened: Generation,
+    /// Said to who has found other rows ([`ToMaster::Differs`](crate::ToMaster::Differs)): what was committed
+    /// stays.
+    pub is_final: bool,
     /// Whose it is.
     pub tenant: Tenant,
     /// How many inputs there are.

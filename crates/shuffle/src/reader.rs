@@ -13,7 +13,7 @@ use core::time::Duration;
 use crate::config::{Guard, pause};
 use crate::{
     Config, Fetch, FromServer, Generation, GroupId, MapRange, Plan, ReadPiece, Refusal, ServerId,
-    ShuffleError, ShuffleId, Tally, ToMaster, ToNode, ToServer,
+    ShuffleError, ShuffleId, Tally, Tenant, ToMaster, ToNode, ToServer,
 };
 
 pub use error::ReadError;
@@ -94,6 +94,8 @@ pub enum ReaderEffect {
 #[derive(Debug)]
 pub struct Reader {
     config: Config,
+    /// Who reads.
+    tenant: Tenant,
     now: Duration,
     plans: BTreeMap<ShuffleId, Arc<Plan>>,
     asked: BTreeSet<ShuffleId>,
@@ -141,10 +143,11 @@ enum Step {
 type Effects = Vec<ReaderEffect>;
 
 impl Reader {
-    /// A reader without reads.
-    pub fn new(config: Config) -> Self {
+    /// A reader without reads, of this application.
+    pub fn new(tenant: Tenant, config: Config) -> Self {
         Self {
             config,
+            tenant,
             now: Duration::ZERO,
             plans: BTreeMap::new(),
             asked: BTreeSet::new(),
@@ -510,7 +513,7 @@ impl Read {
         id | (self.turns << READ_BITS)
     }
 
-    fn fetch(&self, id: u64, group: GroupId) -> ReaderEffect {
+    fn fetch(&self, id: u64, group: GroupId, reader: Tenant) -> ReaderEffect {
         let fetch = Fetch {
             read: self.number(id),
             shuffle: self.shuffle,
@@ -518,6 +521,7 @@ impl Read {
             group,
             partition: self.partition,
             maps: self.maps,
+            reader: Some(reader),
         };
         ReaderEffect::Send {
             to: group.server,

@@ -11,9 +11,11 @@ mod check;
 mod counts;
 mod fill;
 mod group;
+mod members;
 mod memory;
 mod pushes;
 mod read_budget;
+mod read_queue;
 mod reads;
 mod sealing;
 mod shares;
@@ -29,10 +31,12 @@ use crate::block::Table;
 use crate::config::Guard;
 use crate::server::fill::Fills;
 use crate::server::group::{GroupState, Role};
+use crate::server::members::Members;
 use crate::server::memory::Memory;
 use crate::server::pushes::Parked;
 use crate::server::read_budget::ReadBudget;
-use crate::server::reads::{Reading, Waiting};
+use crate::server::read_queue::ReadQueue;
+use crate::server::reads::Reading;
 use crate::server::shares::Shares;
 use crate::{
     BatchId, Config, FromServer, Group, GroupId, MapRange, Plan, Push, ReadPiece, Refusal,
@@ -67,6 +71,15 @@ impl Place {
 /// What happens to a server.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ServerEvent {
+    /// Somebody has connected, who has this number at the master.
+    Connected {
+        /// The connection.
+        from: ConnectionId,
+        /// Who.
+        member: ServerId,
+    },
+    /// The master has dropped a process: it is gone here, too, whatever has become of its connections.
+    Gone(ServerId),
     /// Somebody says something.
     Message {
         /// Who.
@@ -228,6 +241,8 @@ pub enum ServerEffect {
     },
     /// Tell the master.
     Report(ToMaster),
+    /// Close a connection, with all that is to be sent on it. [`ServerEvent::Disconnected`] may follow.
+    Disconnect(ConnectionId),
 }
 
 /// The server's machine.
@@ -251,9 +266,10 @@ pub struct Server {
     readings: BTreeMap<u64, Reading>,
     read_budget: ReadBudget,
     /// Reads that wait for their turn.
-    waiting: VecDeque<Waiting>,
+    waiting: ReadQueue,
     next_load: u64,
     fills: Fills,
+    members: Members,
 }
 
 /// What is held of a shuffle.
@@ -285,9 +301,10 @@ impl Server {
             read: Shares::default(),
             readings: BTreeMap::new(),
             read_budget: ReadBudget::default(),
-            waiting: VecDeque::new(),
+            waiting: ReadQueue::default(),
             next_load: 0,
             fills: Fills::new(),
+            members: Members::default(),
         }
     }
 
@@ -303,6 +320,8 @@ impl Server {
     ) -> Result<(), ShuffleError> {
         self.now = self.now.max(now);
         match event {
+            ServerEvent::Connected { from, member } => self.connected(from, member, effects),
+            ServerEvent::Gone(member) => self.gone(member, effects),
             ServerEvent::Message { from, message } => match message {
                 ToServer::Push(push) => self.offered(from, push, effects),
                 ToServer::Ask(ask) => self.asked(from, ask, effects),

@@ -52,6 +52,9 @@ pub enum WriterEvent {
         transfer: Transfer,
         /// Whether the map has run before, as far as the host engine knows.
         again: bool,
+        /// Whether it counts if its rows are others than those that were committed: then all of the shuffle
+        /// is made again. Otherwise it fails.
+        replaces: bool,
     },
     /// A transfer is not to go on.
     Cancel(Transfer),
@@ -153,6 +156,14 @@ pub enum TransferError {
         /// Why it cannot write.
         reason: Arc<str>,
     },
+    /// The shuffle was committed with other rows of the map.
+    #[error(
+        "input {} of shuffle {:?} is late: another attempt of it was committed, with other rows. Those stay, and the \
+         rows of this attempt are dropped. If these are to count, end the shuffle, and register another one",
+        .0.map,
+        .0.shuffle
+    )]
+    Late(Transfer),
     /// A server found that the bytes are no batch.
     #[error(
         "server {server:?} refused rows of input {} of shuffle {:?}: the bytes are not those of the \
@@ -210,7 +221,11 @@ impl Writer {
     ) -> Result<(), ShuffleError> {
         self.now = self.now.max(now);
         match event {
-            WriterEvent::Begin { transfer, again } => self.begin(transfer, again, effects)?,
+            WriterEvent::Begin {
+                transfer,
+                again,
+                replaces,
+            } => self.begin(transfer, (again, replaces), effects)?,
             WriterEvent::Cancel(transfer) => self.cancel(transfer, effects),
             WriterEvent::Gathered {
                 transfer,
@@ -266,7 +281,7 @@ impl Writer {
     fn begin(
         &mut self,
         transfer: Transfer,
-        again: bool,
+        (again, replaces): (bool, bool),
         effects: &mut Effects,
     ) -> Result<(), ShuffleError> {
         if self.transfers.contains_key(&transfer) {
@@ -274,6 +289,7 @@ impl Writer {
         }
         let running = Running {
             again,
+            replaces,
             began: None,
             parts: BTreeMap::new(),
         };

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from treadle.shuffle._service import Service
     from treadle.shuffle._service_errors import (
         DamagedRows,
+        LateAttempt,
         NoRoom,
         RowsLost,
         ShuffleError,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Agreed",
     "DamagedRows",
+    "LateAttempt",
     "NoRoom",
     "Piece",
     "Reader",
@@ -60,6 +62,7 @@ __all__ = [
 _MODULES = {
     "Agreed": "_agreed",
     "DamagedRows": "_service_errors",
+    "LateAttempt": "_service_errors",
     "NoRoom": "_service_errors",
     "Reader": "_reader",
     "Receipt": "_writer",

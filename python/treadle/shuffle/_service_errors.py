@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["Again", "DamagedRows", "NoRoom", "RowsLost", "ShuffleError", "Superseded"]
+__all__ = [
+    "Again",
+    "DamagedRows",
+    "LateAttempt",
+    "NoRoom",
+    "RowsLost",
+    "ShuffleError",
+    "Superseded",
+]
 
 
 class ShuffleError(RuntimeError):
@@ -13,6 +21,10 @@ class ShuffleError(RuntimeError):
 
 class DamagedRows(ShuffleError):
     """Rows are not those that were written, at no copy of them, and making them again did not help."""
+
+
+class LateAttempt(ShuffleError):
+    """The shuffle was committed with other rows of this map. Those stay, and these are dropped."""
 
 
 class NoRoom(ShuffleError):

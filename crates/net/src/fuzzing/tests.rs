@@ -45,6 +45,7 @@ fn seeds() -> Vec<Seed> {
             unix: Vec::new(),
         }),
         cluster: vec![6; 16],
+        client: 7,
     };
     let encoded = hello.encode_to_vec();
     let mut preamble = Vec::new();

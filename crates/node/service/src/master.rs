@@ -79,6 +79,7 @@ struct State {
     last_member: u32,
     last_shuffle: u64,
     is_told: bool,
+    timeout: Duration,
 }
 
 /// A process that is connected.
@@ -126,6 +127,7 @@ impl ShuffleMaster {
             last_member: 0,
             last_shuffle: first_number(),
             is_told: options.is_told,
+            timeout: options.timeout,
         };
         let inner = Arc::new(Inner {
             host,
@@ -390,6 +392,7 @@ impl State {
         let welcome = Welcome {
             id,
             protocol,
+            timeout_ms: self.timeout.as_millis().try_into().unwrap_or(u64::MAX),
             ..Welcome::default()
         };
         wire::send(peer, wire::WELCOME, &welcome);
@@ -486,7 +489,9 @@ impl State {
             info!(target: treadle_log::SHUFFLE, "shuffle server {} {how}", gone.hello.name);
         }
         for member in self.members.values_mut() {
-            if member.met.remove(&id) {
+            // Whatever it asked servers for ends.
+            let is_server = !member.hello.address.is_empty();
+            if member.met.remove(&id) || is_server {
                 let met = Met {
                     id,
                     address: String::new(),

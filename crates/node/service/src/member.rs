@@ -79,6 +79,8 @@ pub struct About {
     /// The generation in which all began anew, since a map returned other rows. What was read of an earlier
     /// one must be read again. 0: none.
     pub restarted: Generation,
+    /// The generation that was committed last. 0: none. `None`: the master is of a release that does not say it.
+    pub committed: Option<Generation>,
 }
 
 /// A process that is connected to the master. Dropping it ends it.
@@ -190,12 +192,17 @@ impl Member {
             changing: Mutex::default(),
             changed: Condvar::new(),
         });
-        let net = Options {
+        let mut net = Options {
             cluster: peer.cluster(),
             ..net
         };
+        // What the master takes for a silence is one everywhere. Releases before do not say it.
+        if welcome.timeout_ms > 0 {
+            let timeout = Duration::from_millis(welcome.timeout_ms);
+            (net.pair.timeout, net.patience) = (timeout, timeout);
+        }
         let words = Box::new(MemberCallbacks(Arc::downgrade(&shared)));
-        let plane = Plane::new(id, &address, net, files, config(), words);
+        let plane = Plane::new(id, options.tenant, &address, net, files, config(), words);
         let _ = shared.plane.set(plane);
         let hearing = Arc::clone(&shared);
         let started = thread::start("treadle-member", move || {
@@ -296,6 +303,7 @@ impl Member {
             again: runs(&answer.again).unwrap_or_default(),
             differs: answer.differs,
             restarted: Generation(answer.restarted),
+            committed: answer.last_committed.map(Generation),
         })
     }
 

@@ -130,8 +130,8 @@ impl Records {
         let none = BTreeMap::new();
         let failure = about.and_then(|about| about.failure.clone());
         let outcome = is_over.then(|| match record.phase {
-            Phase::Read => "finished",
             _ if failure.is_some() => "failed",
+            Phase::Read => "finished",
             _ => "cancelled",
         });
         let names = Names {

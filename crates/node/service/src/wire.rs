@@ -87,6 +87,9 @@ pub(crate) struct Welcome {
     /// The version in which both speak.
     #[prost(uint32, tag = "3")]
     pub(crate) protocol: u32,
+    /// After how long a silence a process is lost.
+    #[prost(uint64, tag = "4")]
+    pub(crate) timeout_ms: u64,
 }
 
 /// Another server, by its number, or one that is lost.
@@ -226,6 +229,9 @@ pub(crate) struct Answer {
     /// one must be read again. 0: none.
     #[prost(uint32, tag = "10")]
     pub(crate) restarted: u32,
+    /// The generation that was committed last. 0: none. Masters of releases before do not say it.
+    #[prost(uint32, optional, tag = "11")]
+    pub(crate) last_committed: Option<u32>,
 }
 
 /// Ranges as beginnings and ends.

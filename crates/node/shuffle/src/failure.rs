@@ -12,6 +12,9 @@ pub enum Failure {
     /// The shuffle was committed again, and the read has an earlier generation.
     #[error("{0}")]
     Superseded(String),
+    /// The shuffle was committed with other rows of the map. Those stay.
+    #[error("{0}")]
+    Late(String),
     /// A server has no room, neither in memory nor on its disks.
     #[error("{0}")]
     NoRoom(String),

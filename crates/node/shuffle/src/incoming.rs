@@ -12,6 +12,7 @@ use treadle_shuffle::block::{Header, Table};
 use treadle_shuffle::{
     BatchId, ConnectionId, FromServer, GroupId, Push, ServerEvent, ShuffleId, ToServer,
 };
+use treadle_types::WorkerId;
 
 use crate::held::Held;
 use crate::machines::{Machines, Step};
@@ -190,6 +191,14 @@ impl Incoming {
         self.offered.retain(|(other, ..), _| *other != from);
     }
 
+    /// Ends a connection, with all that is to be sent on it.
+    pub(crate) fn end(&mut self, connection: ConnectionId) {
+        if let Some(connection) = self.connections.get(&connection) {
+            connection.peer.start_close();
+        }
+        self.remove(connection);
+    }
+
     pub(crate) fn close(&mut self) {
         self.offered.clear();
         for connection in self.connections.values() {
@@ -237,7 +246,7 @@ pub(crate) fn open(push: &Push, batch: &Bytes) -> Option<Table> {
 
 impl Service for Plane {
     fn connected(&self, peer: Peer) -> Box<dyn Session> {
-        let id = self.0.with(|machines| machines.incoming.add(peer.clone()));
+        let id = self.0.with(|machines| machines.connected(peer.clone()));
         let plane = Arc::downgrade(&self.0);
         Box::new(Visitor { plane, id, peer })
     }
@@ -345,6 +354,18 @@ fn message(object: Object) -> Result<Came, String> {
 }
 
 impl Machines {
+    fn connected(&mut self, peer: Peer) -> ConnectionId {
+        let member = WorkerId(peer.client());
+        let from = self.incoming.add(peer);
+        // Releases before do not say who they are.
+        if member.0 != 0 {
+            let member = member.into();
+            let connected = ServerEvent::Connected { from, member };
+            self.steps.push_back(Step::Server(connected));
+        }
+        from
+    }
+
     /// Handles messages of a connection, and bytes that have arrived on it.
     fn requested(&mut self, from: ConnectionId, came: Vec<Came>) {
         for (push, batch) in self.incoming.collect(from) {

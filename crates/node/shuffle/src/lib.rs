@@ -55,7 +55,9 @@ use treadle_net::pool::Pool;
 use treadle_net::{Lane, Options, Poller, Signal, Wait};
 use treadle_node_wire::{encode_shuffled, trace};
 use treadle_rows::Wanted;
-use treadle_shuffle::{AttemptId, Config, ServerEvent, ShuffleId, ToMaster, ToNode, Transfer};
+use treadle_shuffle::{
+    AttemptId, Config, ServerEvent, ShuffleId, Tenant, ToMaster, ToNode, Transfer,
+};
 use treadle_types::{Runs, WorkerId};
 
 pub use arena::{Arena, ArenaMemory};
@@ -244,10 +246,11 @@ pub(crate) struct Inner {
 }
 
 impl Plane {
-    /// The plane of a worker that others reach at `address`. It connects with `options`. Rows that do not
-    /// fit into memory go to `files`.
+    /// The plane of a worker that others reach at `address`. It connects with `options`, and reads as
+    /// `reader`. Rows that do not fit into memory go to `files`.
     pub fn new(
         worker: WorkerId,
+        reader: Tenant,
         address: &str,
         options: Options,
         files: treadle_volume::Options,
@@ -255,9 +258,20 @@ impl Plane {
         callbacks: Box<dyn Callbacks>,
     ) -> Self {
         let held = Arc::new(Held::default());
+        // Others hear of the master when it is gone.
+        let options = Options {
+            client: worker.0,
+            ..options
+        };
         Self(Arc::new_cyclic(|this| {
-            let machines =
-                Machines::new(worker.into(), this.clone(), address, files, &held, config);
+            let machines = Machines::new(
+                (worker.into(), reader),
+                this.clone(),
+                address,
+                files,
+                &held,
+                config,
+            );
             Inner {
                 machines: Mutex::new(machines),
                 callbacks,
@@ -290,10 +304,7 @@ impl Plane {
 
     /// Another worker is lost.
     pub fn lost(&self, worker: WorkerId) {
-        self.0.with(|machines| {
-            machines.outgoing.lost(worker);
-            machines.unreached(worker);
-        });
+        self.0.with(|machines| machines.lost(worker));
     }
 
     /// Whether [`Plane::finished`] has anything to do. This takes no lock.

@@ -15,8 +15,8 @@ use treadle_reactor::awake;
 use treadle_rows::Batch;
 use treadle_shuffle::{
     AttemptId, BatchId, Config, ConnectionId, FromServer, GroupId, Push, Reader, ReaderEvent,
-    Server, ServerEvent, ServerId, ShuffleId, ToMaster, ToNode, ToServer, Transfer, Usage, Writer,
-    WriterEvent,
+    Server, ServerEvent, ServerId, ShuffleId, Tenant, ToMaster, ToNode, ToServer, Transfer, Usage,
+    Writer, WriterEvent,
 };
 use treadle_types::WorkerId;
 
@@ -124,7 +124,7 @@ pub(crate) struct Machines {
 
 impl Machines {
     pub(crate) fn new(
-        me: ServerId,
+        (me, reader): (ServerId, Tenant),
         inner: Weak<Inner>,
         address: &str,
         files: treadle_volume::Options,
@@ -136,7 +136,7 @@ impl Machines {
             inner,
             server: Server::new(me, config.clone()),
             writer: Writer::new(config.clone()),
-            reader: Reader::new(config),
+            reader: Reader::new(reader, config),
             steps: VecDeque::new(),
             tasks: Tasks::default(),
             arenas: BTreeMap::new(),
@@ -277,6 +277,14 @@ impl Machines {
         };
         let number = format!("{server:?}");
         text.replace(&number, address.unwrap_or(&number))
+    }
+
+    /// The master has dropped a process.
+    pub(crate) fn lost(&mut self, worker: WorkerId) {
+        self.outgoing.lost(worker);
+        self.unreached(worker);
+        let gone = ServerEvent::Gone(worker.into());
+        self.steps.push_back(Step::Server(gone));
     }
 
     /// A server cannot be reached.

@@ -195,14 +195,15 @@ enum Next<W, T> {
 
 impl Plane {
     /// Pushes the rows of a map to the servers of their partitions, and waits until they have them. `again`:
-    /// the map may have run before. `interrupted` is called about every 25 ms.
+    /// the map may have run before. `replaces`: its rows count even if others of the map were committed, and all
+    /// of the shuffle is made again then. `interrupted` is called about every 25 ms.
     ///
     /// # Errors
     /// [`Failure`]. The servers drop the rows of the transfer.
     pub fn transfer(
         &self,
         transfer: Transfer,
-        again: bool,
+        (again, replaces): (bool, bool),
         source: &dyn Source,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<Receipt, Failure> {
@@ -214,7 +215,11 @@ impl Plane {
             let is_new = !transfers.contains_key(&transfer);
             if is_new {
                 transfers.insert(transfer, Running::new(&waiter));
-                let event = WriterEvent::Begin { transfer, again };
+                let event = WriterEvent::Begin {
+                    transfer,
+                    again,
+                    replaces,
+                };
                 machines.steps.push_back(Step::Writer(event));
             }
             is_new
@@ -530,6 +535,7 @@ fn transfer_failed(machines: &Machines, error: &TransferError) -> Failure {
     match *error {
         TransferError::Ended(_) => Failure::Again(text),
         TransferError::Unreachable { server, .. } => Failure::Again(at(server)),
+        TransferError::Late(_) => Failure::Late(text),
         TransferError::NoRoom { server, .. } => Failure::NoRoom(at(server)),
         TransferError::Malformed { server, .. } => Failure::Failed(at(server)),
     }

@@ -70,12 +70,14 @@ wire_struct! {
         ascending("shares", &receipt.shares, |share| share.group).map(|()| receipt)
     };
     Expected => shuffle::Expected { winners, tally };
-    Plan => shuffle::Plan { shuffle, generation, opened, tenant, maps, partitions, groups } check fits;
+    Plan => shuffle::Plan {
+        shuffle, generation, opened, is_final, tenant, maps, partitions, groups,
+    } check fits;
     Tenant => shuffle::Tenant { application, priority };
     Seal => shuffle::Seal { shuffle, generation, group, round, expected };
     Push => shuffle::Push { shuffle, group, batch, tally, length };
     Ask => shuffle::Ask { group, transfer, tally };
-    Fetch => shuffle::Fetch { read, shuffle, generation, group, partition, maps };
+    Fetch => shuffle::Fetch { read, shuffle, generation, group, partition, maps, reader };
     MapRange => shuffle::MapRange { first, end };
     Usage => shuffle::Usage {
         reads, read_bytes, pushed, stored, spilled, loaded, again, failed, gathering, pushing,
@@ -128,7 +130,7 @@ wire_enum! {
         structs {
             Transferred: shuffle::Transferred { transfer, groups, tally },
             Sealed: shuffle::Sealed { shuffle, group, round, verdict },
-            Differs: shuffle::Differs { shuffle, group, map },
+            Differs: shuffle::Differs { shuffle, group, map, is_late },
             Damaged: shuffle::Damaged { shuffle, group },
             Poisoned: shuffle::Poisoned { shuffle, group },
             Slow: shuffle::Slow { shuffle, server },

@@ -88,6 +88,7 @@ impl Worker {
             let files = vec![options.store.directory.clone()];
             let shuffles = shuffle::Plane::new(
                 WorkerId(id),
+                treadle_shuffle::Tenant::default(),
                 &address,
                 options.net.clone(),
                 treadle_volume::Options::new(files, options.store.quota),

@@ -20,6 +20,8 @@ pub(super) struct Sealing {
     pub(super) awaited: BTreeMap<GroupId, Tally>,
     /// What all of them have together.
     total: Tally,
+    /// Processes that have found other rows meanwhile.
+    pub(super) late: BTreeSet<ServerId>,
 }
 
 impl Sealing {
@@ -55,6 +57,7 @@ impl Master {
             ask,
             awaited: BTreeMap::new(),
             total: commit.groups.values().map(|group| group.tally).sum(),
+            late: BTreeSet::new(),
         };
         let Some(shuffle) = self.shuffles.get_mut(&id) else {
             return sealing.answer(id, Err(CommitError::Ended(id)), effects);
@@ -163,7 +166,8 @@ impl Master {
                     found,
                     missing,
                 };
-                if let Phase::Sealing(sealing) = mem::replace(&mut shuffle.phase, Phase::Open) {
+                if let Phase::Sealing(mut sealing) = mem::replace(&mut shuffle.phase, Phase::Open) {
+                    shuffle.tell_late(mem::take(&mut sealing.late), false, effects);
                     sealing.answer(id, Err(error), effects);
                 }
             }
@@ -182,9 +186,10 @@ impl Master {
         }
         let generation = shuffle.generation;
         let phase = mem::replace(&mut shuffle.phase, Phase::Committed);
-        if let Phase::Sealing(sealing) = phase {
+        if let Phase::Sealing(mut sealing) = phase {
             shuffle.committed = Some(sealing.total);
             shuffle.shrink();
+            shuffle.tell_late(mem::take(&mut sealing.late), true, effects);
             sealing.answer(id, Ok(generation), effects);
         }
     }

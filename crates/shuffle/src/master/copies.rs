@@ -139,11 +139,20 @@ impl Master {
     }
 
     /// A copy cannot take what is pushed: the epoch of its group ends.
-    pub(super) fn poisoned(&mut self, id: ShuffleId, copy: GroupId, effects: &mut Effects) {
+    pub(super) fn poisoned(
+        &mut self,
+        from: ServerId,
+        id: ShuffleId,
+        copy: GroupId,
+        effects: &mut Effects,
+    ) {
         let Some(shuffle) = self.shuffles.get_mut(&id) else {
             return;
         };
-        if !Guard::Poison.holds() || shuffle.copies < 2 || !matches!(shuffle.phase, Phase::Open) {
+        if !Guard::Poison.holds() || shuffle.copies < 2 {
+            return;
+        }
+        if !shuffle.is_written(from, effects) {
             return;
         }
         let Some((_, group)) = shuffle.holder_mut(copy) else {
@@ -378,6 +387,7 @@ impl Shuffle {
             tenant: self.tenant,
             maps: self.maps,
             partitions: self.partitions,
+            is_final: false,
             groups: groups.collect(),
         };
         if self.copies > 1 && self.plan.as_deref() == Some(&plan) {

@@ -1,5 +1,6 @@
 //! What is lost, and what follows.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
 
@@ -7,7 +8,9 @@ use treadle_types::Runs;
 
 use crate::config::Guard;
 use crate::master::{Effects, GroupState, Master, Member, Phase, Shuffle, Standing};
-use crate::{CommitError, GroupId, MapSet, MasterEffect, ServerId, ShuffleError, ShuffleId};
+use crate::{
+    CommitError, GroupId, MapSet, MasterEffect, Plan, ServerId, ShuffleError, ShuffleId, ToNode,
+};
 
 impl Master {
     /// A server is there. If there was another process at its place, that one is gone.
@@ -58,10 +61,12 @@ impl Master {
                 continue;
             };
             shuffle.followers.remove(&server);
-            if let Phase::Sealing(sealing) = &shuffle.phase
+            if let Phase::Sealing(sealing) = &mut shuffle.phase
                 && sealing.asker == server
             {
+                let late = mem::take(&mut sealing.late);
                 shuffle.phase = Phase::Open;
+                shuffle.tell_late(late, false, effects);
             }
             let groups = shuffle.groups.iter();
             let held = groups.filter(|(_, group)| group.holders().any(|holder| holder == server));
@@ -100,6 +105,21 @@ impl Master {
         let shuffle = self.shuffles.get(&id);
         if shuffle.is_some_and(|shuffle| shuffle.name_of(group).is_some()) {
             self.restart(id, map, effects);
+        }
+    }
+
+    /// An attempt that nobody waits for has other rows than another one of its map. While what that one has is
+    /// committed, that stays. During a comparison it is not known yet.
+    pub(super) fn differs_late(
+        &mut self,
+        from: ServerId,
+        id: ShuffleId,
+        (group, map): (GroupId, Option<u32>),
+        effects: &mut Effects,
+    ) {
+        let shuffle = self.shuffles.get_mut(&id);
+        if shuffle.is_some_and(|shuffle| shuffle.is_written(from, effects)) {
+            self.differs(id, group, map, effects);
         }
     }
 
@@ -160,6 +180,37 @@ impl Master {
 }
 
 impl Shuffle {
+    /// Whether rows may still be written. Otherwise a process that has some learns that what was committed stays,
+    /// as soon as that is so.
+    pub(super) fn is_written(&mut self, from: ServerId, effects: &mut Effects) -> bool {
+        match &mut self.phase {
+            Phase::Open => return true,
+            Phase::Sealing(sealing) => _ = sealing.late.insert(from),
+            Phase::Committed => self.tell_late([from], true, effects),
+        }
+        false
+    }
+
+    /// Tells processes that have other rows whether what was committed stays. If it does not, they go on.
+    pub(super) fn tell_late(
+        &self,
+        all: impl IntoIterator<Item = ServerId>,
+        is_final: bool,
+        effects: &mut Effects,
+    ) {
+        let Some(plan) = &self.plan else {
+            return;
+        };
+        let plan = Arc::new(Plan {
+            is_final,
+            ..Plan::clone(plan)
+        });
+        effects.extend(all.into_iter().map(|to| MasterEffect::Send {
+            to,
+            message: ToNode::Plan(Arc::clone(&plan)),
+        }));
+    }
+
     pub(super) fn begin_generation(&mut self, id: ShuffleId, effects: &mut Effects) {
         self.generation = self.generation.next();
         let phase = mem::replace(&mut self.phase, Phase::Open);

@@ -33,7 +33,7 @@ impl Reader {
         };
         read.step = Step::Fetching(copy);
         read.heard_at = self.now;
-        effects.push(read.fetch(id, copy));
+        effects.push(read.fetch(id, copy, self.tenant));
     }
 
     /// Reads that wait for this server.

@@ -453,6 +453,7 @@ impl Server {
             }
             key.0 != from
         });
+        self.members.disconnected(from);
         self.waiting.retain(|waiting| waiting.to != from);
         self.drop_readings(effects, |reading| reading.to == from);
         self.unpark(effects);

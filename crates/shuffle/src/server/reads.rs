@@ -6,9 +6,10 @@ use alloc::vec::Vec;
 use core::hint::black_box;
 
 use crate::config::Guard;
-use crate::server::shares::Turn;
+use crate::server::read_queue::Waiting;
+use crate::server::shares::{Turn, pause_of};
 use crate::server::{ConnectionId, Effects, Place, Sent, Server, ServerEffect};
-use crate::{Fetch, FromServer, GroupId, ReadPiece, Refusal, ShuffleId, Tally, ToMaster};
+use crate::{Fetch, FromServer, GroupId, ReadPiece, Refusal, ShuffleId, Tally, Tenant, ToMaster};
 
 /// How many tables are fetched from memory at once.
 const READ_AHEAD: usize = 32;
@@ -28,14 +29,6 @@ pub(super) struct Reading {
     pub(super) loaded: BTreeMap<u64, Option<Vec<ReadPiece>>>,
 }
 
-/// A read that waits for its turn.
-#[derive(Debug)]
-pub(super) struct Waiting {
-    pub(super) to: ConnectionId,
-    pub(super) fetch: Fetch,
-    pub(super) turn: Turn,
-}
-
 impl Server {
     /// Somebody wants a partition.
     pub(super) fn fetch(&mut self, to: ConnectionId, fetch: Fetch, effects: &mut Effects) {
@@ -43,26 +36,41 @@ impl Server {
             Ok(group) => group,
             Err(reason) => return unread(to, fetch.read, reason, effects),
         };
-        let is_next = self.readings.len() < self.config.reads.max(1) && self.waiting.is_empty();
+        let tenant = self.reader_of(&fetch);
+        let application = tenant.application;
+        let (ahead, first) = self.waiting.of(application);
+        let has_others = self.waiting.has_others(application);
+        // Whose reads have no room holds up nobody else.
+        let is_next = self.readings.len() < self.config.reads.max(1) && ahead == 0;
         if is_next && self.has_room_for(&fetch, group) {
             return self.begin_read(to, (fetch, group), effects);
         }
-        let application = self.tenant(fetch.shuffle).application;
-        let waiting = || {
-            self.waiting.iter().map(|waiting| {
-                let tenant = self.tenant(waiting.fetch.shuffle);
-                (tenant.application, waiting.turn)
-            })
+        let turn = Turn::new(ahead, self.now);
+        let pause = match Guard::Shares.holds() && has_others {
+            true => first.and_then(|first| pause_of((first, ahead), self.now, &self.config)),
+            false => None,
         };
-        let turn = Turn::new(self.ahead(application, waiting()), self.now);
-        let reason = match self.pause_of(application, waiting()) {
+        let reason = match pause {
             Some(pause) => Refusal::Sleep(pause),
             None if self.waiting.len() >= self.config.parked => Refusal::Busy,
             None => {
-                return self.waiting.push_back(Waiting { to, fetch, turn });
+                return self.waiting.push(Waiting {
+                    to,
+                    fetch,
+                    tenant,
+                    turn,
+                });
             }
         };
         unread(to, fetch.read, reason, effects);
+    }
+
+    /// Who pays for a read: whoever reads. Releases before do not say it.
+    fn reader_of(&self, fetch: &Fetch) -> Tenant {
+        match fetch.reader {
+            Some(reader) if Guard::Readers.holds() => reader,
+            _ => self.tenant(fetch.shuffle),
+        }
     }
 
     /// Begins the reads that wait, as many as may be at once: those of the applications that have been
@@ -70,31 +78,25 @@ impl Server {
     pub(super) fn pump_reads(&mut self, effects: &mut Effects) {
         // Applications whose next read has no room.
         let mut full = BTreeSet::new();
-        while self.readings.len() < self.config.reads.max(1) && !self.waiting.is_empty() {
-            let next = match Guard::Shares.holds() && self.is_shared() {
-                true => {
-                    let tags = self.waiting.iter().enumerate().map(|(at, waiting)| {
-                        let application = self.tenant(waiting.fetch.shuffle).application;
-                        (at, application)
-                    });
-                    let tags = tags.filter(|(_, application)| !full.contains(application));
-                    // The first of those that are equal.
-                    let next = tags.min_by_key(|(_, application)| self.read.tag(*application));
-                    next.map(|(at, _)| at)
-                }
-                false => full.is_empty().then_some(0),
-            };
-            let Some((at, waiting)) = next.and_then(|at| Some((at, self.waiting.get(at)?))) else {
+        while self.readings.len() < self.config.reads.max(1) {
+            let heads = self.waiting.heads();
+            let heads = heads.filter(|(_, waiting)| !full.contains(&waiting.tenant.application));
+            // Of those that are equal, the one that came first.
+            let next = heads.min_by_key(|(number, waiting)| {
+                (self.read.tag(waiting.tenant.application), *number)
+            });
+            let Some((_, waiting)) = next else {
                 return;
             };
+            let application = waiting.tenant.application;
             let readable = self.readable(&waiting.fetch);
             if let Ok(group) = readable
                 && !self.has_room_for(&waiting.fetch, group)
             {
-                full.insert(self.tenant(waiting.fetch.shuffle).application);
+                full.insert(application);
                 continue;
             }
-            let Some(Waiting { to, fetch, .. }) = self.waiting.remove(at) else {
+            let Some(Waiting { to, fetch, .. }) = self.waiting.pop(application) else {
                 return;
             };
             match readable {
@@ -119,7 +121,7 @@ impl Server {
 
     /// Whether what a read takes has room beside other reads: in half of what rows may take.
     fn has_room_for(&self, fetch: &Fetch, group: GroupId) -> bool {
-        let application = self.tenant(fetch.shuffle).application;
+        let application = self.reader_of(fetch).application;
         let (_, memory) = self.bytes_of(fetch, group);
         let limit = self.memory.limit / 2;
         self.read_budget.has_room(application, memory, limit)
@@ -132,7 +134,7 @@ impl Server {
         effects: &mut Effects,
     ) {
         let (bytes, memory) = self.bytes_of(&fetch, group);
-        let tenant = self.tenant(fetch.shuffle);
+        let tenant = self.reader_of(&fetch);
         self.read.serve(tenant, bytes);
         let load = self.next_load;
         self.next_load += 1;

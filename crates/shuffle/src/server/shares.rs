@@ -84,39 +84,38 @@ impl Server {
         application: ApplicationId,
         waiting: impl Iterator<Item = (ApplicationId, Turn)>,
     ) -> Option<Duration> {
-        match Guard::Shares.holds() && self.is_shared() {
-            true => pause_of(application, waiting, self.now, &self.config),
-            false => None,
+        if !(Guard::Shares.holds() && self.is_shared()) {
+            return None;
         }
+        let (mut oldest, mut count, mut has_others) = (None, 0, false);
+        for (other, turn) in waiting {
+            match other == application {
+                true => {
+                    oldest.get_or_insert(turn);
+                    count += 1;
+                }
+                false => has_others = true,
+            }
+        }
+        let oldest = oldest.filter(|_| has_others)?;
+        pause_of((oldest, count), self.now, &self.config)
     }
 }
 
-/// For how long the application of a new request is to pause, if it has more than its share. What waits,
-/// in the order in which it came.
-fn pause_of(
-    application: ApplicationId,
-    waiting: impl Iterator<Item = (ApplicationId, Turn)>,
+/// For how long an application is to pause that has so many requests waiting, beside those of others, if
+/// it has more than its share.
+pub(super) fn pause_of(
+    (oldest, count): (Turn, usize),
     now: Duration,
     config: &Config,
 ) -> Option<Duration> {
-    let (mut oldest, mut count, mut has_others) = (None, 0, false);
-    for (other, turn) in waiting {
-        match other == application {
-            true => {
-                oldest.get_or_insert(turn);
-                count += 1;
-            }
-            false => has_others = true,
-        }
-    }
-    let oldest: Turn = oldest.filter(|_| has_others)?;
     let waited = now.saturating_sub(oldest.since);
     if waited < config.slow {
         return None;
     }
     // Those ahead of the oldest were served meanwhile. By then half of what waits is, too, so that nothing
     // is idle.
-    let half = waited * count / oldest.ahead.max(1) / 2;
+    let half = waited * (count as u32) / oldest.ahead.max(1) / 2;
     Some(half.max(config.pause).min(config.patience / 8))
 }
 

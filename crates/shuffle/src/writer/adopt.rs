@@ -4,10 +4,11 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use crate::writer::TransferError;
 use crate::writer::part::{Part, Step};
 use crate::writer::peer::Item;
 use crate::writer::{Effects, Writer, WriterEffect};
-use crate::{GroupId, Plan, ToServer, Transfer};
+use crate::{GroupId, Plan, ToMaster, ToServer, Transfer};
 
 impl Writer {
     pub(super) fn plan(&mut self, plan: &Arc<Plan>, effects: &mut Effects) {
@@ -29,6 +30,19 @@ impl Writer {
             return;
         };
         running.began.get_or_insert(plan.generation);
+        let mut parts = running.parts.iter();
+        let other = parts.find(|(_, part)| part.differs && plan.is_final);
+        if let Some((&group, _)) = other {
+            if !running.replaces {
+                return self.fail(transfer, TransferError::Late(transfer), effects);
+            }
+            effects.push(WriterEffect::Report(ToMaster::Differs {
+                shuffle: transfer.shuffle,
+                group,
+                map: Some(transfer.map),
+                is_late: false,
+            }));
+        }
         let parts = running.parts.iter();
         let goes = parts.filter(|&(&id, part)| {
             // What a closed group does not have whole goes whole to the next one.
@@ -68,6 +82,7 @@ impl Writer {
             };
             if part.step == Step::Waiting {
                 part.step = Step::Pushing;
+                part.differs = false;
                 part.waits = None;
                 self.peers.queue(part.pushes(transfer, id));
             }

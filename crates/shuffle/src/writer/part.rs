@@ -12,6 +12,8 @@ use crate::{Answer, AttemptId, Generation, Group, GroupId, Plan, ServerId, Tally
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) again: bool,
+    /// Its rows count even if others were committed.
+    pub(super) replaces: bool,
     /// The generation in which it began; `None`: there is no plan yet.
     pub(super) began: Option<Generation>,
     /// By the group that has the rows, or is to get them.
@@ -36,6 +38,8 @@ pub(super) struct Part {
     pub(super) waits: Option<Duration>,
     /// Its rows were gathered for another group, and found in this one.
     pub(super) is_moved: bool,
+    /// The master was told that others were there.
+    pub(super) differs: bool,
 }
 
 /// A copy that is to get the batches.
@@ -110,6 +114,7 @@ impl Part {
             is_final: false,
             waits: None,
             is_moved: false,
+            differs: false,
         }
     }
 

@@ -240,17 +240,22 @@ impl Writer {
                 }
             }
             Resolved::Differs(group) => {
-                // The master makes everything anew.
+                // The master makes everything anew, or says that what was committed stays.
                 part.step = Step::Waiting;
                 part.waits.get_or_insert(now);
+                part.differs = true;
                 self.forget(transfer, id);
+                let running = self.transfers.get(&transfer);
+                let is_late = running.is_some_and(|running| !running.replaces);
                 effects.push(WriterEffect::Report(ToMaster::Differs {
                     shuffle: transfer.shuffle,
                     group,
                     map: Some(transfer.map),
+                    is_late,
                 }));
             }
             Resolved::Sealed => {
+                part.differs = true;
                 let copy = part.copies.first().map_or(id, |copy| copy.id);
                 self.poison(transfer, id, copy, effects);
             }

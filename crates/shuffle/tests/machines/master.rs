@@ -233,6 +233,7 @@ fn a_map_that_differs_makes_everything_anew_and_the_user_is_told() {
         shuffle: S,
         group: group(1, 0),
         map: Some(2),
+        is_late: false,
     };
     head.take();
     head.hear(1, differs.clone());
@@ -245,6 +246,59 @@ fn a_map_that_differs_makes_everything_anew_and_the_user_is_told() {
     // The same, said by another: it is of before.
     head.hear(0, differs);
     assert_eq!(head.take(), []);
+}
+
+/// What a late attempt of map 0 that has found other rows at a server says.
+fn late(node: u32) -> ToMaster {
+    ToMaster::Differs {
+        shuffle: S,
+        group: group(1, node),
+        map: Some(0),
+        is_late: true,
+    }
+}
+
+/// Who was told that what was committed stays.
+fn told_final(effects: &[MasterEffect]) -> Vec<u32> {
+    let told = effects.iter().filter_map(|effect| match effect {
+        MasterEffect::Send {
+            to,
+            message: ToNode::Plan(plan),
+        } if plan.is_final => Some(to.node),
+        _ => None,
+    });
+    told.collect()
+}
+
+#[test]
+fn what_was_committed_stays_when_an_attempt_with_other_rows_is_late() {
+    let mut head = Head::new(2, spec(1, 4));
+    let receipt = receipt(0, &[group(1, 0)]);
+    transferred(&mut head, &receipt);
+    commit(&mut head, 1, &[receipt]);
+    head.take();
+    // It is not known yet whether it will be committed.
+    head.hear(1, late(0));
+    assert_eq!(head.take(), []);
+    verdict(&mut head, group(1, 0), 1, Verdict::Complete);
+    verdict(&mut head, group(1, 1), 1, Verdict::Complete);
+    let effects = head.take();
+    assert_eq!(answers(&effects), [Ok(Generation(1))]);
+    assert_eq!(told_final(&effects), [1]);
+    head.hear(0, late(0));
+    let effects = head.take();
+    assert_eq!((told_final(&effects), effects.len()), (vec![0], 1));
+    // Some of what was committed is gone, and has to be made again: with the same rows, or all of it.
+    head.hear(
+        0,
+        ToMaster::Damaged {
+            shuffle: S,
+            group: group(1, 1),
+        },
+    );
+    head.take();
+    head.hear(0, late(0));
+    assert_eq!(invalidated(&head.take()), [(vec![0], true)]);
 }
 
 #[test]

@@ -177,6 +177,7 @@ impl Run {
             group: self.plan.groups[0].id,
             partition,
             maps,
+            reader: None,
         }));
         loop {
             let loads = effects.iter().filter_map(|effect| match effect {

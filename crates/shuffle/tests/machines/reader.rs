@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use treadle_shuffle::{
     Config, FromServer, Generation, MasterEvent, Plan, ReadError, ReadPiece, Reader, ReaderEffect,
-    ReaderEvent, Refusal, ServerId, Spec, Tally, ToMaster, ToNode, ToServer,
+    ReaderEvent, Refusal, ServerId, Spec, Tally, Tenant, ToMaster, ToNode, ToServer,
 };
 
 use crate::support::{Head, S, server_id, spec, transfer};
@@ -19,7 +19,7 @@ impl Getter {
     /// With a read of partition 1 that was asked for.
     fn new(plan: &Arc<Plan>) -> Self {
         let mut getter = Self {
-            reader: Reader::new(Config::default()),
+            reader: Reader::new(Tenant::default(), Config::default()),
             now: Duration::ZERO,
         };
         let effects = getter.begin(1, 1);
@@ -202,7 +202,7 @@ fn hedging() -> (Getter, ServerId, u64) {
     };
     let plan = Head::new(2, spec).plan();
     let mut getter = Getter {
-        reader: Reader::new(Config::default()),
+        reader: Reader::new(Tenant::default(), Config::default()),
         now: Duration::ZERO,
     };
     getter.begin(plan.generation.0, 0);

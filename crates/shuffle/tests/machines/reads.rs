@@ -1,11 +1,12 @@
 //! Reads at a server: which wait, and which are given up.
 
 use treadle_shuffle::{
-    ConnectionId, Expected, Fetch, Plan, ServerEffect, ServerEvent, ToNode, ToServer, Verdict,
+    ApplicationId, ConnectionId, Expected, Fetch, Plan, ServerEffect, ServerEvent, Tenant, ToNode,
+    ToServer, Verdict,
 };
 
 use crate::server::{compare, fetch, holder, is_acked, spilled};
-use crate::support::{C, Holder, S, batch, transfer};
+use crate::support::{C, Holder, S, batch, server_id, transfer};
 
 /// Bytes of each partition of [`roomy`].
 const PARTITION: u64 = 12_000;
@@ -144,4 +145,57 @@ fn what_was_loaded_for_a_read_that_is_cancelled_is_forgotten() {
     );
     holder.event(ServerEvent::Master(ToNode::Close(S)));
     assert!(holder.server.is_empty());
+}
+
+/// A read of partition 0 by a process of this application.
+fn fetch_of(plan: &Plan, application: u64, read: u64) -> ToServer {
+    let ToServer::Fetch(fetch) = fetch_as(plan, 0, read) else {
+        unreachable!();
+    };
+    ToServer::Fetch(Fetch {
+        reader: Some(Tenant {
+            application: ApplicationId(application),
+            priority: 1,
+        }),
+        ..fetch
+    })
+}
+
+#[test]
+fn who_takes_nothing_holds_up_nobody_else() {
+    let (mut holder, plan) = roomy();
+    holder.is_stuck = true;
+    assert_eq!(reads_sent(&holder.message(fetch_of(&plan, 1, 5))).len(), 1);
+    // Its own next one waits, and a read of another application of the same rows does not.
+    assert_eq!(reads_sent(&holder.message(fetch_of(&plan, 1, 6))), []);
+    let message = fetch_of(&plan, 2, 7);
+    let from = ConnectionId(2);
+    let effects = holder.event(ServerEvent::Message { from, message });
+    assert_eq!(reads_sent(&effects)[0].0, 7);
+}
+
+#[test]
+fn the_word_of_the_master_ends_a_process_and_all_that_it_asked_for() {
+    let (mut holder, plan) = roomy();
+    holder.is_stuck = true;
+    let (gone, other) = (server_id(9), ConnectionId(2));
+    for (from, member) in [(C, gone), (other, server_id(8))] {
+        holder.event(ServerEvent::Connected { from, member });
+    }
+    let load = reads_sent(&holder.message(fetch_as(&plan, 0, 5)))[0].1;
+    holder.message(fetch_as(&plan, 1, 6));
+    let message = fetch_as(&plan, 2, 7);
+    let from = other;
+    let effects = holder.event(ServerEvent::Message { from, message });
+    assert_eq!(reads_sent(&effects), []);
+    let effects = holder.event(ServerEvent::Gone(gone));
+    assert_eq!(effects, [ServerEffect::Disconnect(C)]);
+    assert_eq!(holder.server.waiting(), 1);
+    // What was to be sent to it is not in memory any more.
+    let effects = holder.event(ServerEvent::Sent { load });
+    assert_eq!(reads_sent(&effects)[0].0, 7);
+    // It has not heard of it yet.
+    let (from, member) = (ConnectionId(3), gone);
+    let effects = holder.event(ServerEvent::Connected { from, member });
+    assert_eq!(effects, [ServerEffect::Disconnect(from)]);
 }

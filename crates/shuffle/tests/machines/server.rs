@@ -71,6 +71,7 @@ pub(crate) fn fetch(plan: &Plan, partition: u32) -> ToServer {
         group: plan.groups[0].id,
         partition,
         maps: None,
+        reader: None,
     })
 }
 

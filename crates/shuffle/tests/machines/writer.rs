@@ -15,8 +15,20 @@ use crate::support::{Head, Pusher, S, server_id, spec, transfer};
 const T: fn() -> Transfer = || transfer(0, 10);
 
 fn begin(pusher: &mut Pusher, plan: &Arc<Plan>, again: bool) -> Vec<WriterEffect> {
+    begin_that(pusher, plan, (again, true))
+}
+
+fn begin_that(
+    pusher: &mut Pusher,
+    plan: &Arc<Plan>,
+    (again, replaces): (bool, bool),
+) -> Vec<WriterEffect> {
     let transfer = T();
-    let effects = pusher.event(WriterEvent::Begin { transfer, again });
+    let effects = pusher.event(WriterEvent::Begin {
+        transfer,
+        again,
+        replaces,
+    });
     assert_eq!(effects, [WriterEffect::Report(ToMaster::Join(S))]);
     pusher.event(WriterEvent::Master(ToNode::Plan(plan.clone())))
 }
@@ -245,6 +257,7 @@ fn a_transfer_does_not_end_before_all_partitions_have_a_group() {
     tell(WriterEvent::Begin {
         transfer,
         again: false,
+        replaces: true,
     });
     let gathered = |group| WriterEvent::Gathered {
         transfer,
@@ -297,6 +310,7 @@ fn what_differs_is_told_and_waits() {
         shuffle: S,
         group,
         map: Some(0),
+        is_late: false,
     };
     assert_eq!(effects, [WriterEffect::Report(differs)]);
     let mut next = (*plan).clone();
@@ -307,6 +321,37 @@ fn what_differs_is_told_and_waits() {
         effects[..],
         [WriterEffect::Free { .. }, WriterEffect::Gather { .. }]
     ));
+}
+
+#[test]
+fn a_late_attempt_with_other_rows_fails_by_name_as_soon_as_others_are_committed() {
+    let head = Head::new(1, spec(1, 4));
+    let plan = head.plan();
+    let group = plan.groups[0].id;
+    for replaces in [false, true] {
+        let mut pusher = Pusher::new(Config::default());
+        begin_that(&mut pusher, &plan, (false, replaces));
+        pusher.gathered(T(), group, &[(1, 100)]);
+        pusher.event(refused(group, 0, Refusal::Sealed));
+        let differs = ToMaster::Differs {
+            shuffle: S,
+            group,
+            map: Some(0),
+            is_late: !replaces,
+        };
+        let effects = pusher.event(answered(group, Answer::Differs));
+        assert_eq!(effects, [WriterEffect::Report(differs)]);
+        let mut last = (*plan).clone();
+        last.is_final = true;
+        let effects = pusher.event(WriterEvent::Master(ToNode::Plan(last.into())));
+        let error = TransferError::Late(T());
+        let failed = WriterEffect::Failed {
+            transfer: T(),
+            error,
+        };
+        assert_eq!(effects.contains(&failed), !replaces, "{effects:?}");
+        assert_eq!(pusher.writer.is_empty(), !replaces);
+    }
 }
 
 #[test]

@@ -35,6 +35,8 @@ pub(super) enum Down {
     Master(ToNode),
     Run(Task, u64, Work),
     Cancel(Task, u64),
+    /// A process was declared lost.
+    Gone(ServerId),
 }
 
 pub(super) struct Head {
@@ -138,6 +140,7 @@ impl World {
         // The master finds out by itself that there was another process at this place.
         if let Some(before) = before {
             self.engine_loses(before);
+            self.tell_gone(before);
         }
         self.head.workers.insert(server, false);
         self.head.is_changed = true;
@@ -163,8 +166,16 @@ impl World {
             self.kernel.schedule(heard, Item::Stranger(pid));
         }
         self.master(MasterEvent::Lost(server))?;
+        self.tell_gone(server);
         self.dispatch();
         Ok(())
+    }
+
+    /// All processes learn that one is lost.
+    fn tell_gone(&mut self, server: ServerId) {
+        for to in self.head.workers.keys().copied().collect::<Vec<_>>() {
+            self.down(to, Down::Gone(server));
+        }
     }
 
     pub(super) fn drain(&mut self, server: ServerId) -> Result<(), String> {
@@ -266,6 +277,9 @@ impl World {
                         return Err(format!(
                             "{shuffle:?} is deterministic, and is said not to be"
                         ));
+                    }
+                    if self.plan.stays {
+                        return Err(format!("{shuffle:?} is made again, and all of it is there"));
                     }
                     self.summary.differences += 1;
                 }
@@ -403,6 +417,9 @@ impl World {
             state.done = Some((attempt, value, from));
         }
         self.cancel_attempts(index, task, Some(attempt));
+        if let Task::Barrier(shuffle) = task {
+            self.run_late(index, shuffle);
+        }
         let job = &self.head.jobs[index];
         if matches!(task, Task::Unpack(..)) && job.is_complete() {
             job.verify()?;
@@ -512,11 +529,43 @@ impl World {
             state.history.insert(attempt);
             assert!(state.history.len() < RUNS, "{task:?} runs again and again");
             let mut work = work.clone();
-            if let Work::Transfer { fails, again } = &mut work {
+            if let Work::Transfer { fails, again, .. } = &mut work {
                 *fails = self.kernel.random.chance(self.plan.fails);
                 *again &= self.plan.forgets == 0 || !self.kernel.random.chance(self.plan.forgets);
             }
             self.down(server, Down::Run(task, attempt, work));
+        }
+        if let Task::Barrier(shuffle) = task {
+            self.run_late(index, shuffle);
+        }
+    }
+
+    /// Maps run once more although nobody waits for it: the barrier begins, or has ended.
+    fn run_late(&mut self, index: usize, shuffle: ShuffleId) {
+        if self.plan.lates == 0 {
+            return;
+        }
+        let workers = self.head.workers.keys().copied();
+        let service = self.plan.service;
+        let workers =
+            workers.filter(|server| !service.is_some_and(|service| service.is_server(server.node)));
+        let workers: Vec<ServerId> = workers.collect();
+        for map in 0..self.head.jobs[index].plan.maps {
+            if workers.is_empty() || !self.kernel.random.chance(self.plan.lates) {
+                continue;
+            }
+            let server = workers[self.kernel.random.index(workers.len())];
+            let attempt = self.head.next_attempt;
+            self.head.next_attempt += 1;
+            let work = Work::Transfer {
+                again: self.kernel.random.chance(50),
+                fails: false,
+                replaces: false,
+            };
+            self.down(
+                server,
+                Down::Run(Task::Transfer(shuffle, map), attempt, work),
+            );
         }
     }
 

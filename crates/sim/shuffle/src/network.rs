@@ -1,5 +1,6 @@
 //! Connections between processes, and links to the head.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use treadle_shuffle::{
@@ -13,6 +14,9 @@ use crate::tasks::Rows;
 use crate::world::{Item, Pid, World};
 use treadle_sim_kernel::Link;
 
+/// How long it takes until rows that were taken have left a server.
+const SENDING: Duration = Duration::from_micros(200);
+
 /// A connection from the writer and the reader of a process to the server of another.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -21,6 +25,8 @@ pub(super) struct Connection {
     /// Whom the client means.
     pub(super) target: ServerId,
     pub(super) is_open: bool,
+    /// The reads whose rows the client has not taken, by the numbers of their loads.
+    sending: VecDeque<u64>,
     there: Link,
     back: Link,
 }
@@ -82,12 +88,35 @@ impl World {
             server,
             target: to,
             is_open: true,
+            sending: VecDeque::new(),
             there: Link::default(),
             back: Link::default(),
         };
         self.connections.insert(id, connection);
         self.procs[pid].connections.insert(to, id);
+        self.kernel.schedule(Duration::ZERO, Item::Connected(id));
         Some(id)
+    }
+
+    /// Rows are on their way to a reader, and in the memory of the server until it takes them.
+    pub(super) fn sending(&mut self, pid: Pid, to: ConnectionId, load: u64) {
+        match self.connections.get_mut(&to).filter(|to| to.is_open) {
+            Some(connection) => connection.sending.push_back(load),
+            None => self.sent(pid, load),
+        }
+    }
+
+    /// The reader has taken the rows that were sent first.
+    pub(super) fn taken(&mut self, id: ConnectionId) {
+        let connection = self.connections.get_mut(&id).expect("it is one");
+        let server = connection.server;
+        if let Some(load) = connection.sending.pop_front() {
+            self.sent(server, load);
+        }
+    }
+
+    fn sent(&mut self, server: Pid, load: u64) {
+        self.kernel.schedule(SENDING, Item::Sent(server, load));
     }
 
     /// From a server, with rows if there are any.
@@ -169,14 +198,24 @@ impl World {
         let hit = open.filter(|(_, connection)| connection.is_open && is_hit(connection));
         let hit: Vec<ConnectionId> = hit.map(|(&id, _)| id).collect();
         for id in hit {
-            let connection = self.connections.get_mut(&id).expect("it is one");
-            connection.is_open = false;
-            let (client, target) = (connection.client, connection.target);
-            self.procs[client].connections.remove(&target);
-            for is_client in [true, false] {
-                let latency = self.latency();
-                self.kernel.schedule(latency, Item::Broken(id, is_client));
-            }
+            self.close(id);
+        }
+    }
+
+    /// Closes a connection, if it is open. Both sides hear of it.
+    pub(super) fn close(&mut self, id: ConnectionId) {
+        let connection = self.connections.get_mut(&id).expect("it is one");
+        if !std::mem::replace(&mut connection.is_open, false) {
+            return;
+        }
+        let (client, server, target) = (connection.client, connection.server, connection.target);
+        for load in std::mem::take(&mut connection.sending) {
+            self.sent(server, load);
+        }
+        self.procs[client].connections.remove(&target);
+        for is_client in [true, false] {
+            let latency = self.latency();
+            self.kernel.schedule(latency, Item::Broken(id, is_client));
         }
     }
 

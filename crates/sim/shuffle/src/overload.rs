@@ -139,17 +139,23 @@ impl World {
             reads: 4,
             ..Config::default()
         };
-        let clients = (0..5).map(|index| Client {
-            tenant: Tenant {
-                application: ApplicationId(index),
-                priority: [1, 3, 1, 3, 1][index as usize],
-            },
-            shuffle: ShuffleId(index),
-            writer: Writer::new(config.clone()),
-            reader: Reader::new(config.clone()),
-            next: 0,
-            begun: BTreeMap::new(),
-        });
+        let clients = [1, 3, 1, 3, 1]
+            .into_iter()
+            .zip(0..)
+            .map(|(priority, index)| {
+                let tenant = Tenant {
+                    application: ApplicationId(index),
+                    priority,
+                };
+                Client {
+                    tenant,
+                    shuffle: ShuffleId(index),
+                    writer: Writer::new(config.clone()),
+                    reader: Reader::new(tenant, config.clone()),
+                    next: 0,
+                    begun: BTreeMap::new(),
+                }
+            });
         Self {
             load,
             random: Random::new(seed),
@@ -200,6 +206,7 @@ impl World {
                 shuffle: client.shuffle,
                 generation: GENERATION,
                 opened: GENERATION,
+                is_final: false,
                 tenant: client.tenant,
                 maps: u32::MAX,
                 partitions,
@@ -335,7 +342,14 @@ impl World {
                     attempt: AttemptId(1),
                 };
                 let again = false;
-                self.write(index, WriterEvent::Begin { transfer, again })
+                self.write(
+                    index,
+                    WriterEvent::Begin {
+                        transfer,
+                        again,
+                        replaces: true,
+                    },
+                )
             }
             Load::Reads => self.read(
                 index,

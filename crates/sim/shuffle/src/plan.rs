@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use treadle_shuffle::{Config, Standing};
+use treadle_shuffle::{ApplicationId, Config, Standing, Tenant};
 use treadle_types::Runs;
 
 use treadle_sim_kernel::Random;
@@ -97,6 +97,16 @@ pub struct Plan {
     pub(super) unreadable: u64,
     /// No job may fail, whatever happens.
     pub(super) must_finish: bool,
+    /// A process that says nothing for so long is lost.
+    pub(super) silence: Duration,
+    /// A process that stands still. Reads of others do not wait for it.
+    pub(super) stopped: Option<u32>,
+    /// Percent of maps of which an attempt runs after the barrier has begun, and after it has ended.
+    pub(super) lates: u64,
+    /// Nothing that was committed is made again.
+    pub(super) stays: bool,
+    /// Whether processes of one application read.
+    pub(super) is_one_application: bool,
     /// The stand-alone service, if it is that.
     pub(super) service: Option<Service>,
 }
@@ -157,6 +167,11 @@ impl Plan {
             flips: if is_damaged { random.pick(&[0, 20]) } else { 0 },
             unreadable: if is_damaged { random.pick(&[0, 3]) } else { 0 },
             must_finish: false,
+            silence: Duration::from_millis(10),
+            stopped: None,
+            lates: 0,
+            stays: false,
+            is_one_application: false,
             service: None,
         };
         for _ in 0..random.between(1, 3) {
@@ -200,6 +215,7 @@ impl Plan {
             Duration::from_millis(200),
         ];
         plan.config.lag = Random::new(seed ^ 0x1a65_0000).pick(&lags);
+        plan.lates = Random::new(seed ^ 0x1a7e_0000).pick(&[0, 0, 30]);
         for job in &mut plan.jobs {
             job.sides = 1;
             job.vanishes = random.chance(50);
@@ -296,6 +312,54 @@ impl Plan {
         plan
     }
 
+    /// One job on two servers with room for one read of an application. A process that reads stands still
+    /// after so many tenths of a millisecond; it is of the same application as the others, and lost soon, or it
+    /// is neither.
+    pub fn stopped(at: u64, is_lost: bool) -> Self {
+        let mut plan = Self::bare(at, 2, 2);
+        plan.must_finish = true;
+        plan.budget = 4_000;
+        plan.jobs.push(Job::plain(16, 16, 60));
+        let place = plan.places;
+        plan.stopped = Some(place);
+        plan.is_one_application = is_lost;
+        let length = Duration::from_secs(10);
+        if !is_lost {
+            plan.silence = 2 * length;
+        }
+        if let Some(service) = &mut plan.service {
+            (service.copies, service.readers) = (1, 1);
+        }
+        let fault = Fault::Pause { place, length };
+        plan.faults.push((Duration::from_micros(100 * at), fault));
+        plan
+    }
+
+    /// One job on four servers whose maps have other rows in each attempt, and run once more while they are
+    /// compared, and afterwards.
+    pub fn late(seed: u64) -> Self {
+        let mut plan = Self::bare(seed, 4, 2);
+        plan.must_finish = true;
+        plan.stays = true;
+        plan.lates = 30;
+        plan.config.split = [u64::MAX, 400][(seed % 2) as usize];
+        plan.jobs.push(Job {
+            is_deterministic: false,
+            hold: Duration::from_secs(2),
+            ..Job::plain(16, 16, 20)
+        });
+        plan
+    }
+
+    /// The application of the reads of a process.
+    pub(super) fn reader(&self, place: u32) -> Tenant {
+        let number = if self.is_one_application { 0 } else { place };
+        Tenant {
+            application: ApplicationId(1_000 + u64::from(number)),
+            priority: 1,
+        }
+    }
+
     /// One job on four servers whose rooms change, also to none, and nothing else happens.
     pub fn weighed(seed: u64) -> Self {
         let mut plan = Self::bare(seed, 4, 4);
@@ -342,7 +406,7 @@ impl Plan {
             patience: Duration::from_millis(400),
             ..Config::default()
         };
-        (plan.speculates, plan.fails, plan.forgets) = (0, 0, 0);
+        (plan.speculates, plan.fails, plan.forgets, plan.lates) = (0, 0, 0, 0);
         (plan.drops, plan.flips, plan.unreadable) = (0, 0, 0);
         plan.service = Some(Service {
             servers,

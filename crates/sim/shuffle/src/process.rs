@@ -6,7 +6,7 @@ use std::time::Duration;
 use treadle_shuffle::{
     BatchId, ConnectionId, FromServer, Gathered, GroupId, MapRange, Place, Push, ReadError,
     ReadPiece, Reader, ReaderEffect, ReaderEvent, Sent, Server, ServerEffect, ServerEvent,
-    ServerId, ShuffleId, Tally, ToServer, Transfer, TransferError, Writer, WriterEffect,
+    ServerId, ShuffleId, Tally, Tenant, ToServer, Transfer, TransferError, Writer, WriterEffect,
     WriterEvent,
 };
 
@@ -17,9 +17,6 @@ use crate::tasks::{Failure, Rows, Task, Value};
 use crate::world::{Item, Pid, World};
 use treadle_sim_kernel::Link;
 use treadle_types::Runs;
-
-/// How long it takes until rows have left a server.
-const SENDING: Duration = Duration::from_micros(200);
 
 type BatchName = (ShuffleId, GroupId, BatchId);
 /// What was read from a run for a partition.
@@ -38,6 +35,8 @@ pub(super) struct Process {
     pub(super) tasks: BTreeMap<(Task, u64), Running>,
     pub(super) next_read: u64,
     pub(super) reads: BTreeMap<u64, (Task, u64)>,
+    /// When they began.
+    pub(super) begun: BTreeMap<u64, Duration>,
     /// What came last for a read.
     pub(super) rows: BTreeMap<u64, Rows>,
     /// What came for a read from groups before the last one.
@@ -63,19 +62,20 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn new(id: ServerId, config: &treadle_shuffle::Config) -> Self {
+    pub(super) fn new(id: ServerId, reader: Tenant, config: &treadle_shuffle::Config) -> Self {
         Self {
             id,
             is_alive: true,
             server: Server::new(id, config.clone()),
             writer: Writer::new(config.clone()),
-            reader: Reader::new(config.clone()),
+            reader: Reader::new(reader, config.clone()),
             up: Link::default(),
             down: Link::default(),
             connections: BTreeMap::new(),
             tasks: BTreeMap::new(),
             next_read: 0,
             reads: BTreeMap::new(),
+            begun: BTreeMap::new(),
             rows: BTreeMap::new(),
             kept: BTreeMap::new(),
             wanted: BTreeMap::new(),
@@ -281,8 +281,9 @@ impl World {
                     pieces,
                 };
                 self.reply(to, message, Some(rows));
-                self.kernel.schedule(SENDING, Item::Sent(pid, load));
+                self.sending(pid, to, load);
             }
+            ServerEffect::Disconnect(connection) => self.close(connection),
         }
         Ok(())
     }
@@ -382,6 +383,10 @@ impl World {
             }
             WriterEffect::Failed { transfer, error } => {
                 let text = error.to_string();
+                self.summary.late += u64::from(matches!(error, TransferError::Late(_)));
+                if self.plan.stays && matches!(error, TransferError::Unreachable { .. }) {
+                    return Err(format!("a late attempt does not end by name: {text}"));
+                }
                 let failure = match error {
                     TransferError::Ended(_) | TransferError::Unreachable { .. } => {
                         Failure::GivenBack(text)

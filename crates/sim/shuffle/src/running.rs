@@ -12,6 +12,9 @@ use crate::engine::{Down, Up};
 use crate::tasks::{Failure, Rows, Task, Value, Work};
 use crate::world::{Item, Pid, World};
 
+/// The longest time that a read takes where nothing is wrong with its own process.
+const HELD_UP: Duration = Duration::from_millis(100);
+
 /// A task that runs.
 #[derive(Debug)]
 pub(super) enum Running {
@@ -38,6 +41,7 @@ impl World {
 
     /// All rows of a partition are there.
     pub(super) fn returned(&mut self, pid: Pid, read: u64) -> Result<(), String> {
+        self.read_was_not_held_up(pid, read)?;
         let process = &mut self.procs[pid];
         let Some(task) = process.reads.remove(&read) else {
             // It was cancelled a moment ago.
@@ -64,6 +68,20 @@ impl World {
             self.end_task(pid, task, Ok(Value::Rows(rows)));
         }
         Ok(())
+    }
+
+    /// Who stands still holds up nobody else.
+    fn read_was_not_held_up(&mut self, pid: Pid, read: u64) -> Result<(), String> {
+        let process = &mut self.procs[pid];
+        let began = process.begun.remove(&read);
+        let took = began.map_or(Duration::ZERO, |began| self.kernel.now() - began);
+        match self.plan.stopped {
+            Some(place) if process.id.node != place && took > HELD_UP => Err(format!(
+                "a read of {:?} has waited for a process that stands still: {took:?}",
+                process.id
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// The head says something.
@@ -93,12 +111,20 @@ impl World {
             }
             Down::Run(task, attempt, work) => self.run_task(pid, task, attempt, work),
             Down::Cancel(task, attempt) => self.cancel_task(pid, task, attempt),
+            Down::Gone(server) => self.server(pid, ServerEvent::Gone(server)),
         }
     }
 
     fn run_task(&mut self, pid: Pid, task: Task, id: u64, work: Work) -> Result<(), String> {
         match (task, work) {
-            (Task::Transfer(shuffle, map), Work::Transfer { again, fails }) => {
+            (
+                Task::Transfer(shuffle, map),
+                Work::Transfer {
+                    again,
+                    fails,
+                    replaces,
+                },
+            ) => {
                 let transfer = Transfer {
                     shuffle,
                     map,
@@ -110,7 +136,14 @@ impl World {
                     let time = self.kernel.random.micros(0, 3_000);
                     self.kernel.schedule(time, Item::Raise(pid, task, id));
                 }
-                self.writer(pid, WriterEvent::Begin { transfer, again })
+                self.writer(
+                    pid,
+                    WriterEvent::Begin {
+                        transfer,
+                        again,
+                        replaces,
+                    },
+                )
             }
             (Task::Barrier(shuffle), Work::Barrier { maps, receipts }) => {
                 self.procs[pid].tasks.insert((task, id), Running::Barrier);
@@ -130,6 +163,7 @@ impl World {
                         let read = process.next_read;
                         process.next_read += 1;
                         process.reads.insert(read, (task, id));
+                        process.begun.insert(read, self.kernel.now());
                         begins.push_back(ReaderEvent::Begin {
                             read,
                             shuffle,

@@ -32,8 +32,16 @@ pub(super) enum Value {
 /// What is to be run.
 #[derive(Clone, Debug)]
 pub(super) enum Work {
-    Transfer { again: bool, fails: bool },
-    Barrier { maps: u32, receipts: Vec<Receipt> },
+    Transfer {
+        again: bool,
+        fails: bool,
+        /// It counts, whatever was committed.
+        replaces: bool,
+    },
+    Barrier {
+        maps: u32,
+        receipts: Vec<Receipt>,
+    },
     Unpack(Vec<(ShuffleId, Generation, u32)>),
 }
 
@@ -113,6 +121,7 @@ impl Job {
             Task::Transfer(..) => Some(Work::Transfer {
                 again: !self.tasks[&task].history.is_empty(),
                 fails: false,
+                replaces: true,
             }),
             Task::Barrier(shuffle) => {
                 let maps = self.plan.maps;

@@ -20,9 +20,6 @@ use treadle_sim_kernel::{self as kernel, Kernel, Random, Trace, World as _};
 /// A process, by position.
 pub(super) type Pid = usize;
 
-/// A worker that says nothing for so long is lost.
-const SILENCE: Duration = Duration::from_millis(10);
-
 treadle_sim_kernel::counters! {
     /// What happened in simulations.
     pub struct Summary {
@@ -66,6 +63,8 @@ treadle_sim_kernel::counters! {
         pub epochs: u64,
         /// Times at which a map was found not to be deterministic.
         pub differences: u64,
+        /// Attempts that came after the commit, with other rows.
+        pub late: u64,
         /// Tasks that were given back.
         pub given_back: u64,
         /// Transfers that raised.
@@ -83,6 +82,7 @@ pub(super) enum Item {
     Cancel(usize),
     Up(ServerId, Up),
     Down(Pid, Down),
+    Connected(ConnectionId),
     Request(ConnectionId, ToServer),
     Reply(ConnectionId, FromServer, Option<Rows>),
     Admitted(ConnectionId, Push),
@@ -185,6 +185,12 @@ impl kernel::World for World {
             Item::Cancel(job) => self.end_job(job, Err("cancelled".into())),
             Item::Up(from, up) => self.head_hears(from, up),
             Item::Down(pid, down) => self.process_hears(pid, down),
+            Item::Connected(id) => {
+                let connection = &self.connections[&id];
+                let (pid, client) = (connection.server, connection.client);
+                let (from, member) = (id, self.procs[client].id);
+                self.server(pid, ServerEvent::Connected { from, member })
+            }
             Item::Request(id, message) => {
                 let connection = &self.connections[&id];
                 let (is_open, pid) = (connection.is_open, connection.server);
@@ -199,6 +205,9 @@ impl kernel::World for World {
                     return Ok(());
                 }
                 let (pid, from) = (connection.client, connection.target);
+                if matches!(message, FromServer::Rows { .. }) {
+                    self.taken(id);
+                }
                 let partition = match &message {
                     FromServer::Rows { read, .. } => self.partition_of(pid, *read),
                     _ => None,
@@ -297,9 +306,10 @@ impl World {
             | Item::CancelRead(pid, _)
             | Item::Stranger(pid)
             | Item::Timer(pid, _) => Some(*pid),
-            Item::Request(id, _) | Item::Bytes(id, ..) | Item::Broken(id, false) => {
-                Some(connection(id).server)
-            }
+            Item::Connected(id)
+            | Item::Request(id, _)
+            | Item::Bytes(id, ..)
+            | Item::Broken(id, false) => Some(connection(id).server),
             Item::Reply(id, ..) | Item::Admitted(id, _) | Item::Broken(id, true) => {
                 Some(connection(id).client)
             }
@@ -318,7 +328,8 @@ impl World {
             incarnation: before.map_or(0, |before| before.id.incarnation) + 1,
         };
         let pid = self.procs.len();
-        self.procs.push(Process::new(id, &self.plan.config));
+        let reader = self.plan.reader(place);
+        self.procs.push(Process::new(id, reader, &self.plan.config));
         self.by_id.insert(id, pid);
         self.places.insert(place, pid);
         let budget = ServerEvent::Budget {
@@ -368,8 +379,8 @@ impl World {
                 if let Some(pid) = at(place).filter(|&pid| self.procs[pid].is_alive) {
                     let id = self.procs[pid].id;
                     self.kernel.pause(place, length);
-                    if length > SILENCE {
-                        self.kernel.schedule(SILENCE, Item::Lost(id));
+                    if length > self.plan.silence {
+                        self.kernel.schedule(self.plan.silence, Item::Lost(id));
                     }
                 }
             }

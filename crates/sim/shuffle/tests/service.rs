@@ -30,6 +30,7 @@ fn assert_that_much_happened(sum: &Summary) {
         (sum.fills, 300),
         (sum.vanished, 20),
         (sum.weighed, 10_000),
+        (sum.late, 100),
         (sum.unreached, 500),
     ];
     assert_happened(sum, &counts);
@@ -103,6 +104,37 @@ fn an_application_that_is_gone_leaves_nothing_and_others_go_on() {
         vanished += sum.vanished;
     }
     assert!(vanished > 30, "{vanished}");
+}
+
+#[test]
+fn an_attempt_that_comes_after_the_commit_changes_nothing() {
+    let late = |seed, trace| simulate_plan(Plan::late(seed), trace);
+    let mut refused = [0; 2];
+    for seed in 0..60 {
+        let sum = late(seed, Trace::Off).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let happened = (sum.finished, sum.outputs, sum.invalidations);
+        assert_eq!(happened, (1, 16, 0), "{seed}: {sum:?}");
+        refused[seed as usize % 2] += sum.late;
+    }
+    assert!(refused[0] > 100 && refused[1] > 100, "{refused:?}");
+    assert_noticed(Guard::Late.path(), 10, &["is made again"], late);
+}
+
+#[test]
+fn who_stands_still_holds_up_nobody_else() {
+    for (guard, is_lost) in [(Guard::Readers, false), (Guard::Gone, true)] {
+        let stopped = |at, trace| simulate_plan(Plan::stopped(at, is_lost), trace);
+        for at in 0..60 {
+            let sum = stopped(at, Trace::Off);
+            let sum = sum.unwrap_or_else(|error| panic!("stopped after {at} × 100 µs: {error}"));
+            assert_eq!(
+                (sum.finished, sum.outputs >= 16),
+                (1, true),
+                "{at}: {sum:?}"
+            );
+        }
+        assert_noticed(guard.path(), 60, &["stands still"], stopped);
+    }
 }
 
 #[test]

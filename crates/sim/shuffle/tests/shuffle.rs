@@ -63,7 +63,15 @@ const SYMPTOMS: [&str; 7] = [
 ];
 
 /// They need the stand-alone service, whose test has them.
-const OF_THE_SERVICE: [Guard; 4] = [Guard::Ownership, Guard::Poison, Guard::Lease, Guard::Shares];
+const OF_THE_SERVICE: [Guard; 7] = [
+    Guard::Ownership,
+    Guard::Poison,
+    Guard::Lease,
+    Guard::Shares,
+    Guard::Readers,
+    Guard::Gone,
+    Guard::Late,
+];
 
 #[test]
 fn without_a_guard_a_promise_is_broken() {

@@ -126,6 +126,7 @@ fn a_map_that_is_not_deterministic_has_outputs_and_what_came_of_them_run_again_t
         shuffle: receipts[0].transfer.shuffle,
         group: share.group,
         map: Some(0),
+        is_late: false,
     });
     let again = [0, 1].map(|map| transfer(&mut workers, map, 2));
     assert_ne!(again[0].transfer.attempt, receipts[0].transfer.attempt);

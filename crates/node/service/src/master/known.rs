@@ -46,6 +46,7 @@ impl Known {
         answer.about = Some(self.is.clone());
         answer.again = wire::flat(&self.lost);
         answer.restarted = self.restarted.0;
+        answer.last_committed = Some(self.committed.0);
         // Who has committed since has run all maps again, and was told why.
         answer.differs = self.committed < self.restarted;
     }

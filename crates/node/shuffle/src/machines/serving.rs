@@ -147,6 +147,7 @@ impl Machines {
                 self.send_rows(to, (read, load), tally.narrow(), pieces, rows);
             }
             ServerEffect::Tell { to, message } => self.tell_copy(to, message),
+            ServerEffect::Disconnect(connection) => self.incoming.end(connection),
             ServerEffect::Report(message) => {
                 if let ToMaster::Sealed {
                     shuffle,

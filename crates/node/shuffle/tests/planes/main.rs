@@ -215,7 +215,7 @@ fn an_interrupted_transfer_leaves_nothing() {
     let slow = Slow(Numbers::new(0, 1000, 4), AtomicBool::new(false));
     let failed = cluster
         .plane(1)
-        .transfer(slow.0.transfer(1), false, &slow, &mut never());
+        .transfer(slow.0.transfer(1), (false, true), &slow, &mut never());
     assert!(matches!(failed, Err(Failure::Source(_))), "{failed:?}");
     assert!(slow.1.load(Ordering::SeqCst));
     // A worker that waits for nobody: there is no barrier.
@@ -522,6 +522,7 @@ fn who_asks_for_much_and_takes_nothing_takes_little_memory() {
             },
             partition,
             maps: None,
+            reader: None,
         });
         let frames = [encode_shuffled(&fetch).into()];
         peer.send(Data::TO_SERVER, &frames).unwrap();

@@ -263,7 +263,8 @@ impl Cluster {
                 scope.spawn(move || {
                     let packed = codec.map(|codec| Packed { source: map, codec });
                     let source: &dyn Source = packed.as_ref().map_or(map, |packed| packed);
-                    let receipt = plane.transfer(transfer, attempt >= 100, source, &mut never());
+                    let receipt =
+                        plane.transfer(transfer, (attempt >= 100, true), source, &mut never());
                     let receipt = receipt.unwrap();
                     plane.finished(transfer.attempt, true);
                     receipt
@@ -349,7 +350,15 @@ fn worker(words: Words, config: &Config, shares_memory: bool, is_slow: bool) -> 
     let directory = TempDir::new().unwrap();
     let files = treadle_volume::Options::new(vec![directory.path().into()], u64::MAX);
     let id = WorkerId(words.0);
-    let plane = Plane::new(id, &address, net, files, config.clone(), Box::new(words));
+    let plane = Plane::new(
+        id,
+        Tenant::default(),
+        &address,
+        net,
+        files,
+        config.clone(),
+        Box::new(words),
+    );
     let service: Box<dyn Service> = Box::new(plane.clone());
     let services = HashMap::from([(SERVICE, service)]);
     host.start(services, 2, "serve", |reason| panic!("{reason}"))

@@ -114,6 +114,7 @@ fn to_node() -> [(&'static str, ToNode); 5] {
         shuffle: SHUFFLE,
         generation: GENERATION,
         opened: Generation(2),
+        is_final: false,
         tenant: Tenant {
             application: ApplicationId(3),
             priority: 2,
@@ -186,6 +187,7 @@ fn to_master() -> [(&'static str, ToMaster); 8] {
                 shuffle,
                 group,
                 map,
+                is_late: true,
             },
         ),
         ("damaged", ToMaster::Damaged { shuffle, group }),
@@ -233,6 +235,10 @@ fn to_server() -> [(&'static str, ToServer); 5] {
         group,
         partition: 17,
         maps: None,
+        reader: Some(Tenant {
+            application: ApplicationId(5),
+            priority: 3,
+        }),
     };
     [
         ("push", ToServer::Push(push)),

@@ -136,6 +136,7 @@ fn plan() -> BoxedStrategy<Plan> {
                 shuffle,
                 generation,
                 opened: Generation(maps),
+                is_final: false,
                 tenant: Tenant {
                     application: ApplicationId(u64::from(maps) << 20),
                     priority: maps,
@@ -250,6 +251,7 @@ pub(crate) fn to_master() -> BoxedStrategy<ToMaster> {
             shuffle,
             group,
             map,
+            is_late: map.is_none(),
         }),
         (shuffle(), group()).prop_map(|(shuffle, group)| ToMaster::Damaged { shuffle, group }),
         (shuffle(), group()).prop_map(|(shuffle, group)| ToMaster::Poisoned { shuffle, group }),
@@ -288,6 +290,10 @@ fn to_server() -> BoxedStrategy<ToServer> {
                 maps: (partition % 2 == 0).then_some(MapRange {
                     first: 1,
                     end: partition
+                }),
+                reader: (partition % 3 == 0).then_some(Tenant {
+                    application: ApplicationId(read),
+                    priority: partition,
                 }),
             })
         ),
@@ -417,6 +423,7 @@ fn plans_that_cannot_be_are_refused_by_name() {
             shuffle: ShuffleId(1),
             generation: Generation(1),
             opened: Generation(1),
+            is_final: false,
             tenant: Tenant::default(),
             maps: 3,
             partitions,

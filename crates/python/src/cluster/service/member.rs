@@ -29,11 +29,13 @@ use treadle_types::Runs;
 pyo3::import_exception!(distributed.exceptions, Reschedule);
 pyo3::import_exception!(treadle.shuffle._service_errors, Again);
 pyo3::import_exception!(treadle.shuffle._service_errors, DamagedRows);
+pyo3::import_exception!(treadle.shuffle._service_errors, LateAttempt);
 pyo3::import_exception!(treadle.shuffle._service_errors, NoRoom);
 pyo3::import_exception!(treadle.shuffle._service_errors, Superseded);
 
 /// Name, maps, partitions, copies, note, ranges of maps that must run again, whether a map has returned
-/// other rows than before (`About::differs`), and the generation in which all began anew (`About::restarted`).
+/// other rows than before (`About::differs`), the generation in which all began anew (`About::restarted`), and
+/// the one that was committed last (`About::committed`).
 type Said<'py> = (
     String,
     u32,
@@ -43,6 +45,7 @@ type Said<'py> = (
     Vec<(u64, u64)>,
     bool,
     u32,
+    Option<u32>,
 );
 
 /// A process that writes and reads.
@@ -134,6 +137,7 @@ impl ShuffleMember {
             again: Default::default(),
             differs: false,
             restarted: Generation(0),
+            committed: None,
         };
         let committed = committed.map(|(rows, bytes, digest)| Tally {
             rows,
@@ -164,6 +168,7 @@ impl ShuffleMember {
             copies,
             differs,
             restarted,
+            committed,
             ..
         } = about;
         Ok((
@@ -175,6 +180,7 @@ impl ShuffleMember {
             again,
             differs,
             restarted.0,
+            committed.map(|committed| committed.0),
         ))
     }
 
@@ -234,6 +240,7 @@ impl ShuffleMember {
         let codec = compression.map(codec).transpose()?;
         let task = waiting(worker)?;
         let again = again || task.as_ref().is_some_and(Waiting::is_again);
+        let is_task = task.is_some();
         let attempt = self.member()?.attempt();
         let receipt = self.planned(py, timeout, task.as_ref(), |plane, interrupted| {
             let transfer = Transfer {
@@ -246,7 +253,8 @@ impl ShuffleMember {
                 codec,
             });
             let source: &dyn Source = packed.as_ref().map_or(rows, |packed| packed);
-            let outcome = plane.transfer(transfer, again, source, interrupted);
+            // Tasks of a worker run again because what they returned is lost.
+            let outcome = plane.transfer(transfer, (again, is_task), source, interrupted);
             plane.finished(transfer.attempt, outcome.is_ok());
             outcome
         })?;
@@ -385,6 +393,7 @@ impl ShuffleMember {
             Err(error) => PyConnectionError::new_err(error.to_string()),
             Ok(Failure::Again(text)) => Again::new_err(text),
             Ok(Failure::Superseded(text)) => Superseded::new_err(text),
+            Ok(Failure::Late(text)) => LateAttempt::new_err(text),
             Ok(Failure::NoRoom(text)) => NoRoom::new_err(text),
             Ok(Failure::Damaged(text)) => DamagedRows::new_err(text),
             Ok(Failure::Failed(text)) => ShuffleError::new_err(text),

@@ -52,7 +52,8 @@ impl Worker {
                 attempt,
             };
             let again = object.is_some_and(|object| object.attempt > FIRST);
-            let outcome = plane.transfer(transfer, again, rows, interrupted);
+            // A map that runs again has lost what it returned: it counts, whatever was committed.
+            let outcome = plane.transfer(transfer, (again, true), rows, interrupted);
             if object.is_none() {
                 plane.finished(attempt, outcome.is_ok());
             }
@@ -235,7 +236,7 @@ fn raised(failure: Failure) -> PyErr {
         }
         Failure::NoRoom(_) => OutOfDisk::new_err(text),
         Failure::Damaged(_) => DamagedRows::new_err(text),
-        Failure::Failed(_) => PyRuntimeError::new_err(text),
+        Failure::Failed(_) | Failure::Late(_) => PyRuntimeError::new_err(text),
         Failure::Source(error) => match error.downcast::<PyErr>() {
             Ok(error) => *error,
             Err(error) => PyRuntimeError::new_err(error.to_string()),

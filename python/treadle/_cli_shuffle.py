@@ -37,6 +37,8 @@ PORT = 7790
 _TICK = 0.1
 # Seconds between attempts to reach a master that is not there.
 _PAUSE = 1.0
+# Seconds between two lines about what a server that leaves waits for.
+_TELL = 5.0
 
 
 @click.command("shuffle-master")
@@ -333,12 +335,35 @@ def _drain(master: str, credentials: Credentials, name: str, patience: float) ->
     with Service(master, **credentials.of_connections()) as service:
         service.drain(name)
         until = time.monotonic() + patience
-        while any(server["name"] == name for server in service.state()["servers"]):
-            if time.monotonic() > until:
-                raise click.ClickException(
-                    f"{name} has not left within {patience:g} s: its rows are still being copied"
-                )
+        tell_at = time.monotonic() + _PAUSE
+        while (waits := _what_keeps(name, service.state())) is not None:
+            now = time.monotonic()
+            if now > until:
+                raise click.ClickException(f"{name} has not left within {patience:g} s: {waits}")
+            if now >= tell_at:
+                click.echo(f"Waiting: {waits}", err=True)
+                tell_at = now + _TELL
             time.sleep(_TICK)
+
+
+def _what_keeps(name: str, state: dict[str, Any]) -> str | None:
+    """Return what a server waits for that is to leave; None: it has left."""
+    servers = {server["name"]: server for server in state["servers"]}
+    if name not in servers:
+        return None
+    partitions = servers[name]["partitions"]
+    if not partitions:
+        return f"{name} holds nothing any more, and ends"
+    holds = f"{name} still holds {partitions} {'partition' if partitions == 1 else 'partitions'}"
+    others = [server for other, server in servers.items() if other != name]
+    if any(server["weight"] and not server["leaving"] for server in others):
+        return f"{holds}, which are copied to other servers"
+    names = [str(shuffle["name"]) for shuffle in state["shuffles"]]
+    running = ", ".join(sorted(names)[:3]) + (", …" if len(names) > 3 else "")
+    return (
+        f"{holds}, and no other server can take them. Start one, or end the shuffles that run "
+        f"({running})"
+    )
 
 
 def _temporary() -> str:

@@ -14,7 +14,7 @@ import pytest
 
 from process_support import Process
 from service_support import ROWS, Servers, Table
-from treadle.shuffle import Receipt, Service, ShuffleError
+from treadle.shuffle import LateAttempt, Receipt, Service, ShuffleError
 from treadle.shuffle._dtypes import used_bytes
 from treadle.shuffle._records import kind_of
 from waiting import SOON, until
@@ -253,8 +253,12 @@ def test_errors_name_what_is_wrong(servers: Servers) -> None:
         shuffle.write(1, np.arange(2), 0)
     with pytest.raises(ShuffleError, match="there is no shuffle 99"):
         service.attach(99)
-    with pytest.raises(ValueError, match="copies=3: give an integer from 1 to 2"):
-        service.shuffle(1, 1, copies=3)
+    for copies in (-1, 0, 3, 1 << 32):
+        with pytest.raises(ValueError, match=f"copies={copies}"):
+            service.shuffle(1, 1, copies=copies)
+    for application in (-1, 1 << 64):
+        with pytest.raises(ValueError, match=f"application={application}: give an integer from 0"):
+            Service(service.address, application=application)
 
 
 def test_what_does_not_fit_into_memory_goes_to_files_and_is_gone_in_the_end(
@@ -310,10 +314,51 @@ def test_shuffles_of_an_application_without_a_process_end(
     master = start("shuffle-master", "127.0.0.1:0", "--lease", "0.5")
     with Service(master.address, timeout=SOON) as watcher:
         with Service(master.address, priority=3, timeout=SOON) as service:
-            service.shuffle(1, 1, copies=1)
-            (shuffle,) = watcher.state()["shuffles"]
-            assert shuffle["priority"] == 3
+            start("shuffle-server", master.address, "--http", "none")
+            until(lambda: watcher.state()["servers"], "there is a server")
+            shuffle = service.shuffle(1, 1, "i8", copies=1)
+            shuffle.commit([shuffle.write(0, np.arange(3), 0)])
+            (told,) = watcher.state()["shuffles"]
+            assert told["priority"] == 3
         until(lambda: not watcher.state()["shuffles"], "the shuffle ends")
+        [record] = until(watcher.records, "it leaves a record")
+        assert record.state == "failed"
+        assert "no process of its application" in (record.failure or "")
+
+
+def test_what_is_read_must_have_been_committed(servers: Servers) -> None:
+    with servers.service.shuffle(1, 2, "i8", name="early") as shuffle:
+        receipt = shuffle.write(0, np.arange(4), [0, 0, 1, 1])
+        with pytest.raises(ShuffleError, match="early is not committed: commit the receipts first"):
+            shuffle.reader()
+        with pytest.raises(ShuffleError, match="early is not committed: commit the receipts first"):
+            shuffle.reader(1).read(0)
+        for generation in (-1, 0, 1 << 32, 1 << 64):
+            with pytest.raises(
+                ValueError, match=f"generation={generation}: give an integer from 1"
+            ):
+                shuffle.reader(generation)
+        generation = shuffle.commit([receipt])
+        for other in (shuffle, servers.service.attach(shuffle.number)):
+            said = rf"was not committed in generation {generation + 1}: .* returned {generation}"
+            with pytest.raises(ShuffleError, match=said):
+                other.reader(generation + 1).read(0)
+            assert other.reader(generation).read(1).tolist() == [2, 3]
+
+
+def test_a_late_attempt_with_other_rows_changes_nothing(servers: Servers) -> None:
+    with servers.service.shuffle(2, 3, "i8", name="late") as shuffle:
+        receipts = [shuffle.write(number, np.arange(6), np.arange(6) % 3) for number in (0, 1)]
+        shuffle.commit(receipts)
+        reader = shuffle.reader()
+        for again in (False, True):
+            with pytest.raises(LateAttempt, match=r"late, map 1: .*was committed, with other rows"):
+                shuffle.write(1, np.arange(7) + 9, np.arange(7) % 3, again=again)
+        assert shuffle.lost() == []
+        assert [rows.tolist() for rows in reader] == [[at, at + 3] * 2 for at in range(3)]
+        # The same rows are there already.
+        again = shuffle.write(1, np.arange(6), np.arange(6) % 3)
+        assert shuffle.commit([receipts[0], again]) == reader.generation
 
 
 def written(service: Service, rows: Any, writes: list[tuple[Any, dict[str, Any]]]) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -95,6 +96,13 @@ def test_a_server_shows_its_state_and_leaves_when_it_is_asked(
             b.end()
             until(lambda: names(service) == ["c"], "the others are gone")
             assert np.array_equal(shuffle.reader().read(1), np.arange(1, 1000, 4))
+        # Nobody can take the rows of the last one.
+        with service.shuffle(1, 1, "i8", copies=1, name="last") as shuffle:
+            shuffle.commit([shuffle.write(0, np.arange(10), 0)])
+            waits = start("shuffle-server", master.address, "--drain", "--name", "c")
+            said = r"c still holds 1 partition, and no other server can take them.*\(last\)"
+            until(lambda: re.search(said, waits.output), lambda: waits.output)
+        assert (waits.wait(), c.wait()) == (0, 0), waits.output + c.output
         unknown = start("shuffle-server", master.address, "--drain", "--name", "nobody")
         assert unknown.wait() == 1
         assert "no shuffle server is called nobody" in unknown.lines[-1]

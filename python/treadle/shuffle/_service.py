@@ -74,8 +74,8 @@ class Service:
     OSError
         The master cannot be reached.
     ValueError
-        ``priority`` is no number from 1 to 2³² - 1, or ``servers`` none from 1 on; there is no such
-        ``compression`` or ``memory_limit``.
+        ``priority`` is no number from 1 to 2³² - 1, ``application`` none from 0 to 2⁶⁴ - 1, or ``servers`` none
+        from 1 on; there is no such ``compression`` or ``memory_limit``.
     """
 
     def __init__(
@@ -96,7 +96,9 @@ class Service:
         self.timeout = timeout
         self.priority = integer("priority", priority, 1, 2**32 - 1)
         self.compression = chosen(compression)
-        self.application = secrets.randbits(63) if application is None else application
+        self.application = secrets.randbits(63)
+        if application is not None:
+            self.application = integer("application", application, 0, 2**64 - 1)
         self._connection: dict[str, Any] = {
             "secret": kept(secret),
             "certificates": named(certificates),
@@ -204,7 +206,9 @@ class Service:
         said = self._native.about(number, self._limit(timeout))
         name, maps, partitions, _, note = said[:5]
         kind, compression = kind_of_note(note), of_note(note)
-        return Shuffle(self, number, name, maps, partitions, kind, compression)
+        shuffle = Shuffle(self, number, name, maps, partitions, kind, compression)
+        shuffle._committed = said[8] or 0
+        return shuffle
 
     def state(self, *, timeout: float | None = None) -> dict[str, Any]:
         """Return the servers and shuffles of the service."""

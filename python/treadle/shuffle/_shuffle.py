@@ -9,6 +9,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from treadle._numbers import integer
 from treadle.shuffle._compression import NONE
 from treadle.shuffle._reader import Reader
 from treadle.shuffle._records import Kind
@@ -59,6 +60,8 @@ class Shuffle:
         self.kind = kind
         self.compression = compression
         self.generation: int | None = None
+        # The generation that was committed last, as far as this object knows. 0: none.
+        self._committed = 0
 
     def writer(self, map: int, *, again: bool = False) -> Writer:  # noqa: A002
         """Return a writer of a map. With ``again`` the map may have run before: only what is not there is pushed."""
@@ -104,13 +107,15 @@ class Shuffle:
         datas = [receipt.data for receipt in receipts]
         with self._named("commit"):
             self.generation = self._commit(datas, self.service._limit(timeout))
+            self._committed = self.generation
         return self.generation
 
     def reader(self, generation: int | None = None) -> Reader:
         """Return a reader of what was committed, here or, with ``generation``, elsewhere."""
         generation = self.generation if generation is None else generation
         if generation is None:
-            raise ShuffleError(f"shuffle {self.name} is not committed: commit the receipts first")
+            raise self._uncommitted()
+        generation = integer("generation", generation, 1, 2**32 - 1)
         return Reader(self, generation)
 
     def lost(self, *, timeout: float | None = None) -> list[int]:
@@ -172,15 +177,25 @@ class Shuffle:
     ) -> list[tuple[int, int, _core.RowMemory]]:
         """Read the pieces of a partition; read again what is lost meanwhile, unless no copy is left."""
         for left, _ in _attempts(limit):
+            if worker is None and generation > self._committed:
+                self._check_committed(generation, left)
             try:
                 pieces: list[tuple[int, int, _core.RowMemory]] = self.service._native.read(
                     self.number, generation, partition, width, maps, left, worker
                 )
             except Superseded as error:
                 self._check_lost(error, generation, left)
+                committed = self._again(left)[3]
+                if committed == generation:
+                    # Maps have run again, and nobody has committed since.
+                    raise Superseded(
+                        f"rows of generation {generation} were lost, and their maps have run again since: commit, "
+                        "and take a new reader, with the generation that it returns"
+                    ) from None
+                later = "" if committed is None else f", in generation {committed}"
                 raise Superseded(
-                    f"{error}. Another process has committed it again: take a new reader, with the "
-                    "generation that this commit returned"
+                    f"it was committed again{later}, after generation {generation}: take a new reader, with the "
+                    "generation that the later commit returned"
                 ) from None
             except Again as error:
                 self._check_lost(error, generation, left)
@@ -188,24 +203,48 @@ class Shuffle:
             return pieces
         raise AssertionError("attempts end with an error")
 
-    def _again(self, timeout: float | None) -> tuple[list[int], bool, int]:
+    def _check_committed(self, generation: int, timeout: float) -> None:
+        """Raise unless a generation was committed, or a later one."""
+        maps, _, _, committed = self._again(timeout)
+        if committed is None:
+            return
+        self._committed = max(self._committed, committed)
+        if generation <= committed:
+            return
+        if maps:
+            raise RowsLost(
+                f"shuffle {self.name} is not committed in generation {generation}, and rows were lost. Write maps "
+                f"{_ranges(maps)} again, and commit",
+                maps,
+            )
+        if committed == 0:
+            raise self._uncommitted()
+        raise ShuffleError(
+            f"it was not committed in generation {generation}: the last commit returned {committed}"
+        )
+
+    def _uncommitted(self) -> ShuffleError:
+        return ShuffleError(f"shuffle {self.name} is not committed: commit the receipts first")
+
+    def _again(self, timeout: float | None) -> tuple[list[int], bool, int, int | None]:
         """Return the maps that must run again, and whether what was read is not valid either.
 
         The first answer to that is for whoever commits: whether all began anew since the last commit. The
-        second is for readers: the generation in which it did. Of an earlier one nothing is valid.
+        second is for readers: the generation in which it did. Of an earlier one nothing is valid. The last is the
+        generation that was committed last; 0: none. A master of the release before does not say it.
         """
         with self._named("state"):
             said = self.service._native.about(self.number, self.service._limit(timeout))
-        ranges, differs, restarted = said[5:8]
+        ranges, differs, restarted, committed = said[5:9]
         if differs and not restarted:
             # A master of the release before does not say in which: nothing that was read is valid.
             restarted = sys.maxsize
         maps = [at for start, end in ranges for at in range(start, min(end, self.maps))]
-        return maps, differs, restarted
+        return maps, differs, restarted, committed
 
     def _check_lost(self, error: Exception, generation: int | None, timeout: float) -> None:
         """Raise RowsLost if maps must run again. ``generation`` is that of a reader; None: of a commit."""
-        maps, differs, restarted = self._again(timeout)
+        maps, differs, restarted, _ = self._again(timeout)
         if maps:
             raise RowsLost(
                 f"shuffle {self.name}: {error}. Write maps {_ranges(maps)} again, and commit",

@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Instant;
 
 use treadle_reactor::leader::{Handover, Leadership};
 use treadle_reactor::thread::lock;
@@ -80,18 +81,22 @@ impl Poller {
     /// When the wait ends.
     pub fn next(&self, wait: &mut Wait<'_>) -> Result<ReadyGuard, NetError> {
         let mut found = lock(&self.ready).pop_front();
-        if found.is_none() {
+        while found.is_none() {
             let mut done = || {
                 found = lock(&self.ready).pop_front();
                 found.is_some()
             };
             if let Some(leader) = self.leadership.lead(&mut done, wait)? {
-                let waited = self.driver.wait(&self.leader, &mut done, wait);
+                let mut slice = Wait {
+                    deadline: Some(Instant::now() + wait.look()),
+                    interrupted: None,
+                };
+                let waited = self.driver.wait(&self.leader, &mut done, &mut slice);
                 drop(leader);
-                if let Err(early) = waited {
-                    // Somebody else is to wait at the driver.
+                if waited.is_err() {
+                    // Somebody else is to wait at the driver. What `wait` asks may wait here, too.
                     self.leadership.call();
-                    return Err(early.into());
+                    wait.check()?;
                 }
             }
         }

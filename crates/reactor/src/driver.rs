@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::leader::{Grace, Handover, Leadership};
+use crate::leader::{Busy, Grace, Handover, Leadership};
 use crate::sources::Sources;
 use crate::spin::Spin;
 use crate::thread::{self, caught, lock};
@@ -147,6 +147,7 @@ impl Driver {
     /// Leads until `done`, for at most so long: then `false`.
     fn lead_until(&self, done: &mut dyn FnMut() -> bool, most: Duration) -> bool {
         let lead = &mut *lock(&self.lead);
+        let _busy = Busy::set(true);
         let started = Instant::now();
         let mut quiet_since = started;
         let mut spun_since: Option<Instant> = None;

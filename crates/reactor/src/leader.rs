@@ -20,7 +20,11 @@
 //!                           ▼ in its place
 //!                        returns
 //! ```
+//!
+//! What a thread calls while it leads must not wait for what another leader brings, nor run code that
+//! may: see [`Busy`].
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Mutex, MutexGuard};
@@ -33,6 +37,32 @@ use crate::wake::Timer;
 
 /// The standby thread looks at least this often.
 const LOOK: Duration = Duration::from_secs(1);
+
+thread_local! {
+    static IS_BUSY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling thread moves or takes what others may wait for. It calls nobody then.
+pub fn is_busy() -> bool {
+    IS_BUSY.get()
+}
+
+/// The calling thread [is busy](is_busy), or is not, until this is dropped.
+#[derive(Debug)]
+pub struct Busy(bool);
+
+impl Busy {
+    /// It is, or not.
+    pub fn set(is_busy: bool) -> Self {
+        Self(IS_BUSY.replace(is_busy))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        IS_BUSY.set(self.0);
+    }
+}
 
 /// Who is called when a thread stops to lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +86,8 @@ pub struct Leadership {
 #[derive(Debug, Default)]
 struct State {
     leader: Option<ThreadId>,
+    /// Counts leaders: one that was deposed is none any more.
+    term: u64,
     /// The leader is the standby thread.
     is_standby: bool,
     /// The one that has waited longest first. One that is called is not among them any more.
@@ -93,11 +125,14 @@ impl std::fmt::Debug for Standby {
 
 /// The lead, until it is dropped.
 #[derive(Debug)]
-pub struct Leader<'a>(&'a Leadership);
+pub struct Leader<'a> {
+    leadership: &'a Leadership,
+    term: u64,
+}
 
 impl Drop for Leader<'_> {
     fn drop(&mut self) {
-        self.0.leave();
+        self.leadership.end(self.term);
     }
 }
 
@@ -153,6 +188,11 @@ impl Leadership {
         let state = lock(&self.state);
         let own = std::thread::current().id();
         !state.is_standby && state.leader.is_some_and(|leader| leader != own)
+    }
+
+    /// The number of the present leader, or of the last one.
+    pub fn term(&self) -> u64 {
+        lock(&self.state).term
     }
 
     /// Leads, if nobody does.
@@ -244,6 +284,7 @@ impl Leadership {
 
     fn begin(&self, mut state: MutexGuard<'_, State>, is_standby: bool) -> Leader<'_> {
         state.leader = Some(std::thread::current().id());
+        state.term += 1;
         state.is_standby = is_standby;
         if let Some(standby) = &self.standby
             && standby.grace.is_stopped
@@ -251,7 +292,10 @@ impl Leadership {
         {
             standby.timer.set(None);
         }
-        Leader(self)
+        Leader {
+            leadership: self,
+            term: state.term,
+        }
     }
 
     /// The standby thread leads, if nobody has for long enough.
@@ -301,9 +345,27 @@ impl Leadership {
         }
     }
 
-    fn leave(&self) {
-        let mut state = lock(&self.state);
-        state.leader = None;
+    /// Ends the lead of the leader of this number, unless it has ended: others may lead, whatever that thread
+    /// does meanwhile.
+    pub fn end(&self, term: u64) {
+        let state = lock(&self.state);
+        if state.term == term {
+            self.leave(state);
+        }
+    }
+
+    /// Ends the lead of the calling thread, if it has it.
+    pub fn end_own(&self) {
+        let state = lock(&self.state);
+        if state.leader == Some(std::thread::current().id()) {
+            self.leave(state);
+        }
+    }
+
+    fn leave(&self, mut state: MutexGuard<'_, State>) {
+        if state.leader.take().is_none() {
+            return;
+        }
         state.is_standby = false;
         state.left = Some(Instant::now());
         self.hand_over(state);

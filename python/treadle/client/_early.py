@@ -122,6 +122,9 @@ class Early(_Base):
         """Return the keys whose values are not here: all."""
         return keys
 
+    def step_aside(self) -> None:
+        """Do nothing: nobody processes anything."""
+
     def close(self, _timeout: float = 0.0) -> None:
         """Forget everything, and tell those who wait for an answer."""
         with self._lock:

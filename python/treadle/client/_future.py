@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from contextlib import suppress
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from treadle import _core
 from treadle._compat.distributed import clean_exception, client_logger, parse_timedelta
 from treadle.client import _callbacks
 from treadle.client._distributed import FutureOfDistributed
+from treadle.client._ends import ending
 from treadle.client._short import shortened
 from treadle.client._state import State
 
@@ -128,10 +130,16 @@ class Future(FutureOfDistributed):
         try:
             if timeout is not None:
                 timeout = parse_timedelta(timeout, "s")
+                end = monotonic() + timeout
             if state.status != "finished":
                 client._block(state.done, timeout)
+                if timeout is not None:
+                    timeout = max(end - monotonic(), 0.0)
             if state.status == "finished":
-                return client._value(self, timeout)
+                if timeout is None:
+                    return client._value(self, None)
+                with ending(timeout):
+                    return client._value(self, timeout)
             state.throw()
         except BaseException:
             with shortened():

@@ -10,11 +10,12 @@ from typing import Any, NoReturn
 
 from treadle import _core
 from treadle._ask import called_back
-from treadle._compat.distributed import wait_of_distributed
+from treadle._compat.distributed import parse_timedelta, wait_of_distributed
 from treadle._loop import call_in
 from treadle.client import _distributed
 from treadle.client._counting import Counting
 from treadle.client._distributed import ClosedClientError, FutureCancelledError
+from treadle.client._ends import ending, shorter
 from treadle.client._gather import (
     all_done,
     any_done,
@@ -62,10 +63,16 @@ class Waiting(Counting):
             self._refuse("wait for it")
         if self._released or self._ended:
             self._collect()
+        limit = shorter(timeout)
         with blocking():
-            in_time = connection.wait(done, timeout)
+            if limit is None:
+                in_time = connection.wait(done)
+            else:
+                with ending(limit):
+                    in_time = connection.wait(done, limit)
         if not in_time:
-            raise _distributed.TimeoutError(f"timed out after {timeout} s.")
+            after = limit if timeout is None else timeout
+            raise _distributed.TimeoutError(f"timed out after {after} s.")
 
     def sync(
         self,
@@ -89,6 +96,10 @@ class Waiting(Counting):
                 func, *args, asynchronous=True, callback_timeout=callback_timeout, **kwargs
             )
         call = partial(super().sync, func, *args, asynchronous=False, **kwargs)
+        callback_timeout = shorter(parse_timedelta(callback_timeout, "s"))
+        if self._connection is not None:
+            # What the loop waits for, this thread may be keeping from it.
+            self._connection.step_aside()
         if getattr(func, "__name__", None) not in _WAITS_FOR_TASKS:
             # A task that waits for a lock, a queue or an event keeps its thread.
             return call(callback_timeout=callback_timeout)

@@ -5,6 +5,7 @@
 //! | `requests` | what the application wants of the state machine |
 //! | `sender` | what goes to the scheduler, in order |
 //! | `lead` | which thread takes what comes |
+//! | `delivery` | what that thread is at, and whether it gets on |
 //! | `engine` | what it does with it natively; the rest waits for the application as [`Event`]s |
 //! | `workers` | connections to workers, for values |
 //! | `casts`, `spread` | what goes to many engines at once, and values for many workers |
@@ -21,6 +22,7 @@
 //! core's back: so messages leave in the order in which the core made them.
 
 mod casts;
+mod delivery;
 mod engine;
 mod error;
 mod lead;
@@ -57,6 +59,7 @@ use treadle_reactor::thread::lock;
 use treadle_types::ClientId;
 
 use self::casts::Casts;
+use self::delivery::Delivery;
 use self::engine::Engine;
 use self::notifier::Notifier;
 use self::sender::Sender;
@@ -94,6 +97,7 @@ pub struct Client<T> {
     signal: Signal,
     notifier: Notifier,
     leadership: Arc<Leadership>,
+    delivery: Delivery,
     /// How often a thread has stopped to lead.
     rounds: AtomicU64,
     /// The descriptor was reset by a thread that could not lead.
@@ -177,6 +181,7 @@ impl<T> Client<T> {
             signal,
             notifier,
             leadership,
+            delivery: Delivery::default(),
             rounds: AtomicU64::new(0),
             was_reset: AtomicBool::new(false),
             casts,
@@ -220,6 +225,7 @@ impl<T> Client<T> {
     /// that has stopped, if something is left.
     pub fn process(&self) -> Option<Lead<'_, T>> {
         self.notifier.reset();
+        self.look();
         let lead = self.try_lead().or_else(|| {
             // That may have been what the other thread told of what it leaves. It looks at this after
             // it has stopped to lead, which it may have done by now.

@@ -8,27 +8,34 @@ use rustix::event::epoll;
 use treadle_reactor::Waker;
 use treadle_reactor::wake::Timer;
 
-/// A waker for what comes, and a timer for what is due, behind one descriptor.
+/// A waker for what comes, and timers for what is due and for a look at who leads, behind one descriptor.
 #[derive(Debug)]
 pub(super) struct Notifier {
-    both: OwnedFd,
+    all: OwnedFd,
     waker: Waker,
     timer: Timer,
+    look: Timer,
 }
 
 impl Notifier {
     pub(super) fn new() -> io::Result<Self> {
-        let (waker, timer) = (Waker::new()?, Timer::new()?);
-        let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let (waker, timer, look) = (Waker::new()?, Timer::new()?, Timer::new()?);
+        let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let readable = epoll::EventFlags::IN;
-        epoll::add(&both, &waker, epoll::EventData::new_u64(0), readable)?;
-        epoll::add(&both, &timer, epoll::EventData::new_u64(1), readable)?;
-        Ok(Self { both, waker, timer })
+        epoll::add(&all, &waker, epoll::EventData::new_u64(0), readable)?;
+        epoll::add(&all, &timer, epoll::EventData::new_u64(1), readable)?;
+        epoll::add(&all, &look, epoll::EventData::new_u64(2), readable)?;
+        Ok(Self {
+            all,
+            waker,
+            timer,
+            look,
+        })
     }
 
     /// What becomes readable.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.both.as_fd()
+        self.all.as_fd()
     }
 
     /// What connections wake when something comes.
@@ -45,10 +52,16 @@ impl Notifier {
     pub(super) fn reset(&self) {
         self.waker.reset();
         self.timer.reset();
+        self.look.reset();
     }
 
     /// Notifies after a while; nothing: does not.
     pub(super) fn notify_in(&self, delay: Option<Duration>) {
         self.timer.set(delay);
+    }
+
+    /// Notifies after that time, whatever comes.
+    pub(super) fn look_in(&self, delay: Duration) {
+        self.look.set(Some(delay));
     }
 }

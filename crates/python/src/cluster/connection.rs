@@ -321,6 +321,13 @@ impl ClientConnection {
         }
     }
 
+    /// Lets other threads process what comes, if this one does: it is about to wait for what they bring.
+    fn step_aside(&self, py: Python<'_>) -> PyResult<()> {
+        let client = self.client()?;
+        py.detach(|| client.step_aside());
+        Ok(())
+    }
+
     /// The client has futures of a key that somebody else makes.
     fn watch(&self, py: Python<'_>, key: &Bound<'_, PyAny>, state: Py<PyAny>) -> PyResult<()> {
         let key = encoded(key)?;

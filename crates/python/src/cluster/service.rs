@@ -3,7 +3,7 @@
 mod member;
 
 use super::security::Credentials;
-use crate::transfer::{Limit, failed, parse};
+use crate::transfer::{Limit, attach, failed, parse};
 use pyo3::exceptions::{PyConnectionError, PyOSError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -68,7 +68,7 @@ fn interruptible<T: Send>(
             if now >= looked + LOOK {
                 looked = now;
                 // `None`: the interpreter is ending.
-                match Python::try_attach(|py| py.check_signals()) {
+                match attach(|py| py.check_signals()) {
                     Some(Ok(())) => {}
                     Some(Err(error)) => *signal = Some(error),
                     None => return true,

@@ -22,7 +22,7 @@ mod wait;
 
 pub(crate) use listener::parse;
 pub(crate) use options::Settings;
-pub(crate) use wait::{Limit, blocking, failed, is_main_thread};
+pub(crate) use wait::{Limit, attach, blocking, failed, is_main_thread};
 
 use pyo3::prelude::*;
 

@@ -5,6 +5,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
 use treadle_net::{NetError, Wait};
+use treadle_reactor::leader::is_busy;
 
 /// The longest timeout that is told from none.
 const LONGEST: f64 = 1e9;
@@ -64,7 +65,7 @@ pub(crate) fn blocking<R: Send, E: Send>(
             if look.is_none() && !is_main_thread() {
                 return false;
             }
-            let outcome = Python::try_attach(|py| {
+            let outcome = attach(|py| {
                 py.check_signals()?;
                 look.as_mut().map_or(Ok(()), |look| look(py))
             });
@@ -90,6 +91,13 @@ pub(crate) fn blocking<R: Send, E: Send>(
         (_, Some(error)) => Err(error),
         (Err(error), None) => Err(failed(error)),
     }
+}
+
+/// Runs Python on a thread that waits natively; `None`: the interpreter is ending. Python may run any code,
+/// for example what a signal handler does, and that may wait for what only this thread brings if it leads.
+pub(crate) fn attach<R>(run: impl FnOnce(Python<'_>) -> R) -> Option<R> {
+    debug_assert!(!is_busy(), "Python runs on a thread that leads");
+    Python::try_attach(run)
 }
 
 /// Something to do while waiting.

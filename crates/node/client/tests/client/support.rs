@@ -253,7 +253,11 @@ pub(crate) fn notice(id: u32, standing: Standing) -> ToClient {
 
 /// Leads until there is an event.
 pub(crate) fn next(client: &TestClient) -> Event<&'static str> {
-    let lead = client.lead(client.rounds(), &mut soon()).unwrap().unwrap();
+    let lead = loop {
+        if let Some(lead) = client.lead(client.rounds(), &mut soon()).unwrap() {
+            break lead;
+        }
+    };
     loop {
         if let Some(event) = lead.next(|owner| *owner) {
             return event;

@@ -8,8 +8,11 @@ use rustix::event::{PollFd, PollFlags, poll};
 use treadle_messages::Standing;
 use treadle_net::{NetError, Wait};
 use treadle_node_client::{ClientError, Event};
+use treadle_reactor::leader::is_busy;
 
-use crate::support::{eventually, inline, next_finished, notice, soon, start, watched, within};
+use crate::support::{
+    TestClient, eventually, inline, next_finished, notice, soon, start, watched, within,
+};
 
 pub(crate) fn is_readable(descriptor: BorrowedFd<'_>) -> bool {
     let mut polled = [PollFd::new(&descriptor, PollFlags::IN)];
@@ -178,4 +181,82 @@ fn waits_end_in_time_and_by_a_call() {
         scope.spawn(|| client.wake());
         lead.receive(&mut soon()).unwrap();
     });
+}
+
+/// Takes the first of two things, and is at it until the other one, which is for another thread to take,
+/// is processed there.
+fn is_processed_elsewhere(about_to_wait: impl FnOnce(&TestClient)) {
+    let (mut scheduler, client) = start();
+    let id = watched(&mut scheduler, &client, "x");
+    scheduler.say([notice(id, inline(b"1")), notice(id, inline(b"2"))]);
+    let lead = client.try_lead().unwrap();
+    lead.receive(&mut soon()).unwrap();
+    assert!(lead.next(|owner| *owner).is_some());
+    about_to_wait(&client);
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(next_finished(&client), "x"));
+    });
+    // This thread leads no more, and may lead again.
+    assert!(lead.next(|owner| *owner).is_none());
+    drop(lead);
+    scheduler.say([notice(id, inline(b"3"))]);
+    assert_eq!(next_finished(&client), "x");
+}
+
+#[test]
+fn a_thread_that_is_stuck_leads_no_more() {
+    is_processed_elsewhere(|_| ());
+}
+
+#[test]
+fn a_thread_steps_aside() {
+    is_processed_elsewhere(TestClient::step_aside);
+}
+
+#[test]
+fn an_event_loop_takes_over_from_a_thread_that_is_stuck() {
+    let (mut scheduler, client) = start();
+    let id = watched(&mut scheduler, &client, "x");
+    scheduler.say([notice(id, inline(b"1")), notice(id, inline(b"2"))]);
+    let lead = client.try_lead().unwrap();
+    lead.receive(&mut soon()).unwrap();
+    assert!(lead.next(|owner| *owner).is_some());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut taken = false;
+            eventually("it rings, and the next thing is there", || {
+                if is_readable(client.descriptor())
+                    && let Some(lead) = client.process()
+                {
+                    taken |= lead.next(|owner| *owner).is_some();
+                }
+                taken
+            });
+        });
+    });
+    assert!(lead.next(|owner| *owner).is_none());
+}
+
+/// What is asked whether the wait is to end may wait itself.
+#[test]
+fn a_wait_may_be_interrupted_by_another() {
+    let (mut scheduler, client) = start();
+    let id = watched(&mut scheduler, &client, "x");
+    let mut asked = false;
+    let mut interrupted = || {
+        assert!(!is_busy());
+        if !std::mem::replace(&mut asked, true) {
+            scheduler.say([notice(id, inline(b"1"))]);
+            assert_eq!(next_finished(&client), "x");
+            scheduler.say([notice(id, inline(b"2"))]);
+        }
+        false
+    };
+    let lead = client.try_lead().unwrap();
+    lead.receive(&mut Wait {
+        interrupted: Some(&mut interrupted),
+        ..soon()
+    })
+    .unwrap();
+    assert!(lead.next(|owner| *owner).is_some());
 }

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use treadle_messages::Answer;
 use treadle_node_client::{Event, Lead, Stuck};
+use treadle_reactor::leader::is_busy;
 use treadle_reactor::thread::caught;
 use treadle_recipe as recipe;
 use treadle_types::Value;
@@ -40,6 +41,7 @@ impl ClientConnection {
         lead: &Lead<'_, Py<PyAny>>,
         most: usize,
     ) -> PyResult<usize> {
+        debug_assert!(!is_busy(), "Python runs on a thread that leads");
         let client = self.client()?;
         let mut count = 0;
         while count < most

@@ -1,6 +1,7 @@
 //! Values of tasks, as the store holds them.
 
 use super::service::{Service, ServiceJob, ServiceThread};
+use crate::transfer::attach;
 use bytes::Bytes;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -189,7 +190,7 @@ impl Live for LiveObject {
         if let Some(view) = &self.view {
             return Ok(view.clone());
         }
-        Python::try_attach(|py| {
+        attach(|py| {
             let encoded = encode(self.object.bind(py))
                 .map_err(|error| self.keeper.unserialisable(py, self, &error))?;
             Ok::<_, Unserialisable>(frames_of(encoded))

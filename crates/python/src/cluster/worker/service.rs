@@ -5,6 +5,7 @@
 
 use super::super::answer::{outcome_of, unreadable};
 use super::live::Keeper;
+use crate::transfer::attach;
 use bytes::Bytes;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
@@ -156,7 +157,7 @@ fn serve(queue: &Receiver<ServiceJob>, thread: &Weak<ServiceThread>, service: &S
         let Some(thread) = thread.upgrade() else {
             break;
         };
-        let attached = Python::try_attach(|py| {
+        let attached = attach(|py| {
             let outcome = match job {
                 ServiceJob::Call(call) => decode_value(py, &call.argument).and_then(|argument| {
                     let arguments = (call.id, call.node, call.operation, argument);

@@ -198,3 +198,10 @@ def test_events_tell_who_comes_and_goes(client: Any) -> None:
 
     until(lambda: ("remove-client", name) in actions(), "the other client is seen to go")
     assert {("add-client", name), ("add-worker", "worker")} <= actions()
+
+
+def test_the_scheduler_has_one_id(client: Any) -> None:
+    def of_it(dask_scheduler: Any) -> Any:
+        return dask_scheduler.id
+
+    assert client.run_on_scheduler(of_it) == client.scheduler_info()["id"]

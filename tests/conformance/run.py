@@ -51,6 +51,7 @@ class Suite:
     seconds: int = 300  # for one test
     shuffles: int = 0  # P2P shuffles that reach Treadle at least
     section: str = ""  # of deviations.txt
+    folders: tuple[str, ...] = (".",)  # where a checkout may have the targets
 
 
 ON_PROCESSES = "dask/tests/test_multiprocessing.py"
@@ -226,6 +227,23 @@ PART_OF_DISTRIBUTED = replace(
     ),
     calls=100,
 )
+DEPLOY_OF_DISTRIBUTED = Suite(
+    "distributed-deploy",
+    tuple(
+        f"test_{name}.py"
+        for name in (
+            *("adaptive", "adaptive_core", "cluster", "deploy_utils", "local", "spec_cluster"),
+            "subprocess",
+        )
+    ),
+    26,
+    "treadle_distributed",
+    always=("-p", "distributed_source"),
+    from_source=True,
+    seconds=90,
+    section="deploy",
+    folders=("deploy", "deploy/tests"),
+)
 SHUFFLES_OF_DISTRIBUTED = Suite(
     "distributed-shuffles",
     ("distributed/shuffle/tests",),
@@ -245,7 +263,7 @@ def root_of(suite: Suite, source: Path) -> Path | None:
     """Where the targets of a suite are."""
     if not suite.from_source:
         return site_packages(suite.targets[0])
-    places = (source, *source.parents)
+    places = (place / folder for place in (source, *source.parents) for folder in suite.folders)
     file = suite.targets[0].partition("::")[0]
     return next((place for place in places if (place / file).exists()), None)
 
@@ -407,7 +425,12 @@ def check(suite: Suite, pytest: Pytest) -> tuple[dict[str, str], list[str]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--subset", action="store_true", help="only the part that `make test` runs")
-    from_source = (OF_DISTRIBUTED, PART_OF_DISTRIBUTED, SHUFFLES_OF_DISTRIBUTED)
+    from_source = (
+        OF_DISTRIBUTED,
+        PART_OF_DISTRIBUTED,
+        DEPLOY_OF_DISTRIBUTED,
+        SHUFFLES_OF_DISTRIBUTED,
+    )
     names = [suite.name for suite in (*FULL, *SUBSET, *from_source)]
     parser.add_argument("--suite", action="append", choices=names, help="one of all suites")
     parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from distributed import Scheduler, Status
 
+from treadle._unserved import is_public
 from treadle.client import _gather
 from treadle.client._state import State
-from treadle.sidecar._scheduler import _OF_DISTRIBUTED, SchedulerStandIn
+from treadle.sidecar._scheduler import SchedulerStandIn
 
 _there: weakref.WeakSet[SchedulerOfTest] = weakref.WeakSet()
 
@@ -20,16 +21,14 @@ class SchedulerOfTest(SchedulerStandIn):
 
     # `wait_for_state` asks for this.
     __class__ = property(lambda _: Scheduler)  # type: ignore[assignment]
-    # Treadle's scheduler checks its invariants in tests of its own.
-    validate = False
 
     def __getattr__(self, name: str) -> Any:
-        if name in _OF_DISTRIBUTED:
+        if is_public(Scheduler, name):
             pytest.skip(f"the inside of distributed's Scheduler: {name}")
         return SchedulerStandIn.__getattr__(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _OF_DISTRIBUTED and name not in vars(self) and name != "validate":
+        if is_public(Scheduler, name) and name not in vars(self):
             pytest.skip(f"the inside of distributed's Scheduler: {name} is set")
         SchedulerStandIn.__setattr__(self, name, value)
 

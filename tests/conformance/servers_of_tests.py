@@ -19,10 +19,11 @@ from typing import Any, NoReturn
 import distributed.utils_test
 import pytest
 from dask.system import CPU_COUNT
-from distributed import Status, Worker
+from distributed import Scheduler, SpecCluster, Status, Worker
 
 import treadle
 from schedulers_of_tests import scheduler_of
+from treadle._memory_limit import memory_limit_of
 from treadle.client import LocalCluster
 from treadle.client._local_workers import process_worker, thread_worker
 
@@ -113,7 +114,7 @@ class Nannied(StandIn):
 def common(own: Mapping[str, Any]) -> tuple[str, int, int, Mapping[str, float]]:
     """Return what a worker is started with: name, threads, bytes of memory, resources."""
     name = own.get("name")
-    limit = treadle.client._cluster_options.memory_limit_of(own.get("memory_limit", "auto"), 1)
+    limit = memory_limit_of(own.get("memory_limit", "auto"), "memory_limit")
     return (
         f"own-{next(_names)}" if name is None else str(name),
         own.get("nthreads") or CPU_COUNT,
@@ -160,6 +161,11 @@ class Own(StandIn):
     def __init__(self, kind: str, **options: Any) -> None:
         super().__init__(None, status=Status.init, _kind=kind, _options=options)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        # `SpecCluster` says whose it is.
+        if name != "_cluster":
+            super().__setattr__(name, value)
+
     async def _start(self) -> None:
         raise NotImplementedError
 
@@ -195,11 +201,20 @@ class Own(StandIn):
 class OwnScheduler(Own):
     """`distributed.Scheduler(...)` of a test."""
 
+    # Where workers find it is its address.
+    external_address = contact_address = None
+
+    __class__ = property(lambda _: Scheduler)  # type: ignore[assignment]
+
     async def _start(self) -> None:
         own = self._options
-        port = int(own.get("port") or 0)
         cluster = await asyncio.to_thread(
-            LocalCluster, workers=0, processes=False, scheduler_port=port, timeout=PATIENCE
+            LocalCluster,
+            workers=0,
+            processes=False,
+            scheduler_port=int(own.get("port") or 0),
+            dashboard_address=own.get("dashboard_address", ":0"),
+            timeout=PATIENCE,
         )
         real = scheduler_of(cluster)
         for plugin in own.get("plugins", ()):
@@ -218,7 +233,12 @@ class OwnWorker(Own):
     """`distributed.Worker(address, ...)` of a test, and those of `gen_cluster`."""
 
     # `wait_for_state` asks for this.
-    __class__ = property(lambda _: Worker)  # type: ignore[assignment]
+    __class__ = property(lambda self: vars(self).get("_class", Worker))  # type: ignore[assignment]
+
+    async def finished(self) -> None:
+        """Wait until it is closed."""
+        while not vars(self).get("_closed"):
+            await asyncio.sleep(0.01)
 
     async def heartbeat(self) -> None:
         """Do nothing: who reads what the scheduler knows asks it then."""
@@ -237,7 +257,10 @@ class OwnWorker(Own):
         worker = await start_threads(cluster, self._options)
         real = worker._service.worker
         vars(self).update(_real=real, _worker=worker)
-        await asyncio.to_thread(settle, cluster)
+        schedulers = [one.scheduler for one in SpecCluster._instances if one.scheduler]
+        if not any(vars(one).get("treadle_cluster") is cluster for one in schedulers):
+            # A test is next. In a `SpecCluster`, tasks that wait for a worker would be faster.
+            await asyncio.to_thread(settle, cluster)
 
     def _cluster(self) -> LocalCluster:
         address = str(self._options["address"])

@@ -7,8 +7,8 @@ All else of `utils_test` stays: time limits, an event loop for each test, and th
 leaves no threads, processes and clients behind.
 
 `s`, `a` and `b` of a coroutine test stand for Treadle's scheduler and workers. What these know they
-answer; a test that asks for more, or makes a cluster of distributed's by itself, is about the inside
-of distributed, and skipped. Schedulers, workers and nannies that a test makes are Treadle's.
+answer; a test that asks for more is about the inside of distributed, and skipped. Schedulers, workers
+and nannies that a test makes are Treadle's.
 
 The calls that arrive are counted and reported; with fewer than `--treadle-calls N` the exit status
 is 16, whatever became of the tests. `--treadle-default-client` computes everything with a client
@@ -35,6 +35,7 @@ import distributed.deploy.spec
 import distributed.utils_test
 import pytest
 from distributed import Nanny, Scheduler, Worker
+from distributed.deploy.subprocess import SubprocessScheduler
 from distributed.utils_test import (
     NoSchedulerDelayWorker,
     check_instances,
@@ -43,6 +44,7 @@ from distributed.utils_test import (
 
 import counted
 import treadle
+from clusters_of_tests import LocalClusterOfTest, rpc_of_test
 from schedulers_of_tests import SchedulerOfTest, scheduler_of
 from servers_of_tests import (
     CHECKS,
@@ -59,6 +61,7 @@ from servers_of_tests import (
     start_threads,
     unserved,
 )
+from treadle._unserved import is_public
 from treadle.client import LocalCluster
 from treadle.shuffle import _graph
 from treadle.supervision._aside import aside
@@ -191,19 +194,6 @@ def cluster(
                 client.close()
 
 
-class LocalClusterOfTest(LocalCluster):
-    """`distributed.LocalCluster`, for what Treadle's has."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        unserved(kwargs.pop("scheduler_kwargs", {}), CHECKS)
-        if "nthreads" in kwargs:
-            kwargs.setdefault("threads_per_worker", kwargs.pop("nthreads"))
-        try:
-            super().__init__(*args, **kwargs)
-        except TypeError as error:
-            pytest.skip(str(error))
-
-
 # What is put in place of distributed's
 
 
@@ -216,18 +206,31 @@ def _replace(replacements: Mapping[Any, Any]) -> None:
                     setattr(module, attribute, replacements[value])
 
 
+# What `vars` of a class has whose body is empty.
+OF_ANY_CLASS = {
+    *("__module__", "__doc__", "__abstractmethods__", "_abc_impl"),
+    *("__firstlineno__", "__static_attributes__"),
+}
+
+
 def _refuse(kind: type, own: type[Own] | None = None, served: Collection[str] = ()) -> None:
-    """Have tests make Treadle's in place of a class of distributed's, and nothing of its subclasses."""
+    """Have tests make Treadle's in place of a class of distributed's.
+
+    A subclass that adds nothing is made so, too, and no other one.
+    """
 
     def __new__(cls: type, *args: Any, **kwargs: Any) -> Any:
-        if cls is not kind or own is None:
+        adds = vars(cls).keys() - OF_ANY_CLASS
+        if own is None or (cls is not kind and (cls.__mro__[1] is not kind or adds)):
             return object.__new__(cls)
         if args:
             kwargs["address"], *rest = args
             if rest:
                 pytest.skip(f"it makes a {kind.__name__} with positional arguments")
         unserved(kwargs, (*served, *CHECKS))
-        return own(kind.__name__, **kwargs)
+        made = own(kind.__name__, **kwargs)
+        vars(made)["_class"] = cls
+        return made
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         pytest.skip(f"it makes a {type(self).__name__} of distributed's")
@@ -277,11 +280,15 @@ _replace(
         distributed.utils_test.popen: popen,
     }
 )
+for kind in (Scheduler, Worker, Nanny):
+    # Treadle looks at what they have once, which is now.
+    is_public(kind, "")
 OF_A_WORKER = ("address", "memory_limit", "name", "nthreads", "resources")
 _refuse(Scheduler, OwnScheduler, ("plugins", "port"))
 _refuse(Worker, OwnWorker, (*OF_A_WORKER, "host", "plugins"))
 _refuse(Nanny, OwnNanny, (*OF_A_WORKER, "local_directory"))
-_refuse(distributed.deploy.spec.SpecCluster)
+_refuse(SubprocessScheduler)
+distributed.deploy.spec.rpc = rpc_of_test
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,8 +7,8 @@ import os
 import pickle
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
@@ -71,7 +71,6 @@ class SchedulerStandIn(Known):
         self._log = Log()
         self._ongoing_background_tasks = AsyncTaskGroup()
         self._directory: _core.Directory | None = None
-        self.id = f"Scheduler-{uuid.uuid4()}"
         self.address = connection.address
         self.loop = self.io_loop = loop.io_loop
         self.loop_thread = loop
@@ -372,6 +371,11 @@ class SchedulerStandIn(Known):
                 f"Scheduler.{name} of distributed is not served: Treadle's scheduler is native"
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @cached_property
+    def id(self) -> str:
+        """Its name in ``client.scheduler_info()``."""
+        return str(self.identity(0)["id"])
 
     @property
     def ip(self) -> str:

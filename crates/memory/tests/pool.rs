@@ -145,6 +145,18 @@ fn buffers_go_from_thread_to_thread() {
 }
 
 #[test]
+fn a_pool_that_may_keep_less_gives_the_rest_back() {
+    let pool = Pool::new(4 * MIB);
+    let both = [MIB, MIB].map(|len| pool.buffer(len).unwrap());
+    drop(both);
+    assert_eq!(pool.idle_bytes(), 2 * MIB);
+    pool.keep_at_most(MIB);
+    assert_eq!(pool.idle_bytes(), MIB);
+    drop([MIB, MIB].map(|len| pool.buffer(len).unwrap()));
+    assert_eq!(pool.idle_bytes(), MIB);
+}
+
+#[test]
 fn there_is_one_global_pool() {
     assert!(Arc::ptr_eq(Pool::global(), Pool::global()));
     let limit = treadle_memory::memory_limit();

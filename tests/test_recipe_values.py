@@ -210,7 +210,6 @@ class Counts(list):
         {"a": np.zeros(1000)},
         Huge(),
         [Huge()],
-        pd.DataFrame({"a": range(3)}),
         set(range(2000)),
         lambda: 1,
         threading.Lock(),
@@ -220,6 +219,67 @@ class Counts(list):
 )
 def test_what_is_not_small_has_no_encoding(value):
     assert _core._encode_value(value, 1024) is None
+
+
+DATA = [
+    *PLAIN,
+    2**100,
+    1 + 2j,
+    ...,
+    "\udc80",
+    bytearray(b"bytes"),
+    {1, (2, "a")},
+    frozenset({"a"}),
+    np.float64(1.5),
+    np.bool_(True),
+    np.str_("a"),
+    np.datetime64("2020-01-01"),
+    np.arange(3),
+    {"n": np.arange(3), "total": [np.zeros((2, 2)), np.float32(1)]},
+]
+
+
+@pytest.mark.parametrize("value", DATA, ids=repr)
+def test_data_is_encoded_as_any_value(value):
+    assert _core._encode_data(value, 1024) == _core._encode_value(value, 1024) is not None
+
+
+class Array(np.ndarray):
+    pass
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Point(3),
+        [Point(3)],
+        {"a": (1, [Point(3)])},
+        {Point: 1},
+        Text("sub"),
+        Pair(1, [2]),
+        OrderedDict(a=1),
+        Future("f"),
+        [Future("f")],
+        KeyError("k"),
+        len,
+        Point,
+        np.array([Point(3)]),
+        np.zeros(3).view(Array),
+        np.zeros(1, dtype=[("a", object)]),
+        pd.DataFrame({"a": range(3)}),
+        Huge(),
+    ],
+    ids=repr,
+)
+def test_what_is_more_than_data_has_no_encoding_as_data(value):
+    assert _core._encode_data(value, 1024) is None
+    assert _core._encode_data((1, value), 1024) is None
+
+
+def test_long_data_has_no_encoding_as_data():
+    part = np.zeros(200)
+    for value in [np.zeros(1000), [part] * 3, set(range(300)), bytearray(5000), 1 << 10_000]:
+        assert _core._encode_data(value, 1024) is None
 
 
 def test_pickling_ends_soon_after_the_limit():

@@ -39,7 +39,9 @@ pub(crate) struct Wanted {
     attempts: u32,
     /// What came of the last attempt.
     reason: String,
-    /// Who was asked for this object, the last one perhaps not in vain.
+    /// The object that was asked for last.
+    object: u64,
+    /// Who was asked for it, the last one perhaps not in vain.
     tried: Vec<WorkerId>,
 }
 
@@ -56,8 +58,15 @@ pub enum Fetched<V> {
     Unknown,
     /// Nobody could be got to send it; the last reason.
     Unreachable(String),
-    /// It cannot be serialised: the error, as that of a task.
-    Unserialisable(Bytes),
+    /// A worker cannot serialise it.
+    Unserialisable {
+        /// The worker.
+        worker: WorkerId,
+        /// The value's name.
+        object: u64,
+        /// The error, as that of a task.
+        error: Bytes,
+    },
     /// It was asked for again ([`Core::fetch_again`]), and is told of then.
     Again,
 }
@@ -188,6 +197,7 @@ impl<T, V, A> Core<T, V, A> {
             id,
             attempts: 0,
             reason: String::new(),
+            object: 0,
             tried: Vec::new(),
         };
         self.start(wanted, effects);
@@ -209,6 +219,7 @@ impl<T, V, A> Core<T, V, A> {
                 object,
             }) => {
                 let request = self.new_number();
+                wanted.object = object;
                 wanted.tried.push(worker);
                 self.fetches.requested.insert(request, wanted);
                 effects.push(Effect::Get {
@@ -251,6 +262,20 @@ impl<T, V, A> Core<T, V, A> {
         if let Some(wanted) = self.fetches.requested.remove(&request) {
             self.fetched(&wanted, outcome, effects);
         }
+    }
+
+    /// A worker has answered that it cannot serialise a value.
+    pub(crate) fn unserialisable(&mut self, request: u64, error: Bytes, effects: &mut Effects) {
+        let Some(wanted) = self.fetches.requested.remove(&request) else {
+            return;
+        };
+        let asked = wanted.tried.last();
+        let outcome = Fetched::Unserialisable {
+            worker: *asked.expect("it was asked"),
+            object: wanted.object,
+            error,
+        };
+        self.fetched(&wanted, outcome, effects);
     }
 
     /// A worker has not sent a value.

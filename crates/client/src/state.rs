@@ -73,7 +73,7 @@ impl<T, V, A> Core<T, V, A> {
                 self.answered(request, Fetched::Frames(value), effects);
             }
             Event::Unserialisable { request, error } => {
-                self.answered(request, Fetched::Unserialisable(error), effects);
+                self.unserialisable(request, error, effects);
             }
             Event::Missed { request, reason } => self.missed(request, reason, now, effects),
             Event::Brought { name, outcome } => self.brought(name, outcome, now, effects),

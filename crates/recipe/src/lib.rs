@@ -2,7 +2,7 @@
 //!
 //! | module | what |
 //! | --- | --- |
-//! | `key`, `value` | keys and small results as bytes |
+//! | `key`, `value`, `data` | keys and small results as bytes; which results those are |
 //! | `tag` | what recipes consist of |
 //! | `encoder`, `definition`, `guard`, `stateless` | objects that recipes share: numbering, loading, noticing changes, which those are |
 //! | `submission`, `inputs`, `class`, `constant` | the tasks of one submission, what they read, where their objects go |
@@ -15,6 +15,7 @@
 
 mod class;
 mod constant;
+mod data;
 mod definition;
 mod encoder;
 mod fused;
@@ -45,4 +46,4 @@ pub use submission::{Recipe, Submission};
 #[cfg(feature = "testing")]
 pub use testing::register;
 pub use token::{Calls, FunctionToken, FunctionTokens};
-pub use value::encode_value;
+pub use value::{encode_data, encode_value};

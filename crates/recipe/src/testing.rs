@@ -2,7 +2,8 @@
 
 use crate::{
     Calls, Constant, Definition, Encoder, FunctionToken, FunctionTokens, Input, NewDefinition,
-    Recipe, Submission, alias, decode_key, decode_value, encode_key, encode_value, execute,
+    Recipe, Submission, alias, decode_key, decode_value, encode_data, encode_key, encode_value,
+    execute,
 };
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
@@ -232,6 +233,15 @@ fn _encode_value<'py>(
 }
 
 #[pyfunction]
+fn _encode_data<'py>(
+    value: &Bound<'py, PyAny>,
+    limit: usize,
+) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    let bytes = encode_data(value, limit)?;
+    Ok(bytes.map(|bytes| PyBytes::new(value.py(), &bytes)))
+}
+
+#[pyfunction]
 fn _decode_value(py: Python<'_>, bytes: &[u8]) -> PyResult<Py<PyAny>> {
     decode_value(py, bytes)
 }
@@ -250,6 +260,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(_encode_key, module)?)?;
     module.add_function(wrap_pyfunction!(_decode_key, module)?)?;
     module.add_function(wrap_pyfunction!(_encode_value, module)?)?;
+    module.add_function(wrap_pyfunction!(_encode_data, module)?)?;
     module.add_function(wrap_pyfunction!(_decode_value, module)?)?;
     module.add_function(wrap_pyfunction!(_recipe_alias, module)?)
 }

@@ -11,6 +11,8 @@ const UNKNOWN_MICROS: u32 = 1000;
 /// What returns no more KiB than this takes no memory worth waiting for: such values live at the
 /// scheduler.
 const SMALL: f32 = INLINE as f32 / 1024.0;
+/// What a value at a worker counts at least, in KiB.
+const LEAST: f32 = 2.0 * SMALL;
 
 /// Observations beyond this many count as much as the mean of all before.
 const WINDOW: u32 = 16;
@@ -29,8 +31,14 @@ pub(crate) struct Learnt {
 }
 
 impl Learnt {
-    /// A run of `function` took so long and returned so much.
-    pub(crate) fn observe(&mut self, function: Symbol, duration: Duration, nbytes: u64) {
+    /// A run of `function` took so long and returned so much; whether that lives at the scheduler.
+    pub(crate) fn observe(
+        &mut self,
+        function: Symbol,
+        duration: Duration,
+        nbytes: u64,
+        is_inline: bool,
+    ) {
         let index = function.0 as usize;
         if self.means.len() <= index {
             self.means.resize(index + 1, Means::default());
@@ -40,7 +48,12 @@ impl Learnt {
         let weight = 1.0 / means.seen as f32;
         let micros = duration.as_secs() as f32 * 1e6 + duration.subsec_nanos() as f32 * 1e-3;
         means.micros += (micros - means.micros) * weight;
-        means.kibibytes += (nbytes as f32 / 1024.0 - means.kibibytes) * weight;
+        let mut kibibytes = nbytes as f32 / 1024.0;
+        if !is_inline {
+            // With what a worker keeps of it.
+            kibibytes = kibibytes.max(LEAST);
+        }
+        means.kibibytes += (kibibytes - means.kibibytes) * weight;
     }
 
     fn get(&self, function: Symbol) -> Option<&Means> {

@@ -108,9 +108,9 @@ impl Scheduler {
         if !self.trouble.is_empty() {
             self.trouble.remove(&id);
         }
-        self.learnt
-            .observe(self.tasks[id].function, duration, value.nbytes);
         let inline = value.inline.is_some();
+        self.learnt
+            .observe(self.tasks[id].function, duration, value.nbytes, inline);
         self.enter(
             id,
             Phase::Memory {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use treadle_types::{
-    Attempt, ClientId, Command, Holders, INLINE, ObjectId, Place, Report, Symbol, TaskId, WorkerId,
+    Attempt, ClientId, Command, Holders, ObjectId, Place, Report, Symbol, TaskId, WorkerId,
 };
 
 use crate::plan::Plan;
@@ -70,7 +70,7 @@ pub(crate) struct Oracle {
     /// What each worker that is there holds, as far as the scheduler can know.
     held: BTreeMap<WorkerId, BTreeMap<ObjectId, u64>>,
     memory: BTreeMap<WorkerId, Memory>,
-    /// Functions that have returned small values, too.
+    /// Functions that have returned values that travel in reports, too.
     small: BTreeSet<Symbol>,
     draining: BTreeSet<WorkerId>,
     /// Since when each worker has had a free slot that a task waits for.
@@ -211,7 +211,7 @@ impl Oracle {
                     if attempt.has_effects {
                         self.performed.insert(*object, worker);
                     }
-                    if value.nbytes <= INLINE as u64 {
+                    if value.inline.is_some() {
                         self.small.extend(attempt.function);
                     }
                 }

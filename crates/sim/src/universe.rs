@@ -127,8 +127,13 @@ impl Spec {
 
     /// Whether the value travels in reports.
     pub(crate) fn is_small(&self) -> bool {
-        self.nbytes <= INLINE as u64 && !self.is_actor
+        is_small(self.nbytes, self.value) && !self.is_actor
     }
+}
+
+/// Whether such a value travels in reports: not where it is more than data, however small.
+fn is_small(nbytes: u64, value: u64) -> bool {
+    nbytes <= INLINE as u64 && !value.is_multiple_of(4)
 }
 
 impl Universe {
@@ -262,11 +267,12 @@ impl Universe {
             true => random.between(8, INLINE as u64),
             false => random.between(INLINE as u64 + 1, traits.largest),
         };
-        let is_large = nbytes > INLINE as u64;
         self.specs.push(Spec {
             is_data,
             is_actor,
-            is_immovable: kind == Kind::Task && is_large && random.chance(traits.immovable),
+            is_immovable: kind == Kind::Task
+                && !is_small(nbytes, value)
+                && random.chance(traits.immovable),
             has_effects: false,
             lasts: false,
             inputs,

@@ -42,7 +42,7 @@ fn without_a_guard_an_invariant_breaks() {
         (
             Server::Generation.path(),
             50,
-            &["was not allocated", "hears of", "wants t"],
+            &["was not allocated", "hears of", "wants t", "does not exist"],
         ),
         (Server::Definition.path(), 50, &["nobody has defined"]),
         (Process::PeerAttempt.path(), 500, &["and gets Copied"]),

@@ -335,7 +335,7 @@ class Scheduler(Diagnostics):
         if told is None:
             raise ValueError(
                 f"{key!r} has a value and nothing to compute it from: it was scattered, or it is "
-                "small. Values of up to 1 KiB live at the scheduler, which forgets how they came about"
+                "small. Data of up to 1 KiB lives at the scheduler, which forgets how it came about"
             )
         return Recipe(key, told)
 

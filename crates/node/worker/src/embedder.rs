@@ -1,8 +1,15 @@
 //! What a worker asks of the process around it.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use treadle_messages::{Answer, Call};
-use treadle_types::{ClientId, ObjectId};
+use treadle_store::Live;
+use treadle_types::{ClientId, ObjectId, WorkerId};
+
+/// The kind of the frames of a value that a client of this process passes as it is: one frame, a name
+/// that [`Embedder::passed`] knows.
+pub const PASSED: u32 = treadle_messages::Data::SMALL - 1;
 
 /// The process around a worker: it runs the tasks and answers the calls.
 pub trait Embedder: Send + Sync + 'static {
@@ -24,6 +31,14 @@ pub trait Embedder: Send + Sync + 'static {
     fn cast_came(&self) {}
     /// Interrupt a cast, if the engine is running it.
     fn interrupt_cast(&self, _client: ClientId, _number: u64) {}
+    /// A value of another worker, which cannot be serialised, if that worker is of this process.
+    fn live_at(&self, _worker: WorkerId, _object: ObjectId) -> Option<Arc<dyn Live>> {
+        None
+    }
+    /// What a client of this process passes under a name.
+    fn passed(&self, _name: &[u8]) -> Option<Arc<dyn Live>> {
+        None
+    }
     /// The value of an actor was released.
     fn dropped(&self, object: ObjectId);
     /// A task with this recipe went from one state to another, by distributed's names; see

@@ -29,7 +29,7 @@ mod tracing;
 mod values;
 mod watched;
 
-pub use embedder::Embedder;
+pub use embedder::{Embedder, PASSED};
 pub use end::{End, EndCause};
 pub use error::ConnectError;
 pub use health::Health;
@@ -47,6 +47,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use treadle_memory::Registration;
 use treadle_messages::{Answer, Call, FromWorker};
+use treadle_net::ClusterId;
 use treadle_node_shuffle as shuffle;
 use treadle_node_wire::{NodeError, answer_fits, call_fits};
 use treadle_store::{Live, PutError, StoreError};
@@ -79,6 +80,11 @@ impl Worker {
     /// Its registration.
     pub fn id(&self) -> WorkerId {
         self.0.id
+    }
+
+    /// The scheduler's cluster.
+    pub fn cluster(&self) -> Option<ClusterId> {
+        self.0.options.net.cluster
     }
 
     /// What the scheduler says about itself: an encoded value.

@@ -11,7 +11,7 @@ use treadle_net::{Failure, NetError, Options, Poller, Received, Signal, Wait};
 use treadle_node_wire::trace;
 use treadle_node_wire::{data, decode_data, encode_data};
 use treadle_reactor::thread::lock;
-use treadle_store::Frames;
+use treadle_store::{Frames, StoreError};
 use treadle_types::{ObjectId, WorkerId};
 use treadle_worker::Event;
 
@@ -290,20 +290,24 @@ fn keep(inner: &Inner, from: WorkerId, asked: Asked, arrived: Arrived) {
             let nbytes = frames.nbytes();
             match inner.values.put_frames(object, frames, ROOM) {
                 Ok(()) => Some(nbytes),
-                Err(error) => {
-                    inner.log(format_args!("no room for {object:?}: {}", error.error));
-                    inner.handle(Event::NoRoom { object, from });
-                    return;
-                }
+                Err(error) => return no_room(inner, object, from, &error.error),
             }
         }
         Arrived::Unserialisable(error) => {
-            inner.handle(Event::Immovable {
-                object,
-                from,
-                error,
-            });
-            return;
+            let embedder = inner.embedder.get();
+            let Some(live) = embedder.and_then(|embedder| embedder.live_at(from, object)) else {
+                inner.handle(Event::Immovable {
+                    object,
+                    from,
+                    error,
+                });
+                return;
+            };
+            let nbytes = live.nbytes();
+            match inner.values.put_live(object, live, ROOM) {
+                Ok(()) => Some(nbytes),
+                Err(error) => return no_room(inner, object, from, &error.error),
+            }
         }
         Arrived::Nothing(reason) => {
             // Whoever read it may have been taken back, and the value released since.
@@ -327,6 +331,11 @@ fn keep(inner: &Inner, from: WorkerId, asked: Asked, arrived: Arrived) {
         from,
         nbytes,
     });
+}
+
+fn no_room(inner: &Inner, object: ObjectId, from: WorkerId, error: &StoreError) {
+    inner.log(format_args!("no room for {object:?}: {error}"));
+    inner.handle(Event::NoRoom { object, from });
 }
 
 /// At which end a connection went wrong.

@@ -15,7 +15,7 @@ use treadle_types::{ObjectId, WorkerId};
 use treadle_worker::Event;
 
 use super::values::{Unserialisable, Value};
-use super::{Inner, tracing};
+use super::{Inner, PASSED, tracing};
 
 /// How long a value that a client brings may wait for room in memory.
 const ROOM: Duration = Duration::from_secs(30);
@@ -161,15 +161,12 @@ impl Visitor {
             return Ok(());
         };
         let object = ObjectId::from_u64(name);
-        let outcome = if worker == inner.id.0 {
-            let parts = frames.map(treadle_net::Frame::into_bytes).collect();
-            let frames = Frames::new(kind, parts);
-            let nbytes = frames.nbytes();
-            let put = inner.values.put_frames(object, frames, ROOM);
-            put.map(|()| nbytes)
-                .map_err(|error| error.error.to_string())
-        } else {
-            Err(mistaken(worker, inner))
+        let outcome = match worker == inner.id.0 {
+            true => {
+                let parts = frames.map(treadle_net::Frame::into_bytes).collect();
+                keep(inner, object, Frames::new(kind, parts))
+            }
+            false => Err(mistaken(worker, inner)),
         };
         let refused = match outcome {
             Ok(nbytes) => {
@@ -218,6 +215,21 @@ impl Inner {
 /// The message in the first frame of an object.
 fn head<M: prost::Message + Default>(frame: Option<&treadle_net::Frame>) -> Option<M> {
     wire::decode_data(frame?.as_slice()).ok()
+}
+
+/// Keeps a value that a client has brought; how many bytes, or why not.
+fn keep(inner: &Inner, object: ObjectId, frames: Frames) -> Result<u64, String> {
+    let (nbytes, put) = if frames.kind() == PASSED {
+        let embedder = inner.embedder.get().zip(frames.parts().first());
+        let live = embedder.and_then(|(embedder, name)| embedder.passed(name));
+        let live = live.ok_or("it cannot be serialised, and is of another process")?;
+        (live.nbytes(), inner.values.put_live(object, live, ROOM))
+    } else {
+        let nbytes = frames.nbytes();
+        (nbytes, inner.values.put_frames(object, frames, ROOM))
+    };
+    put.map(|()| nbytes)
+        .map_err(|error| error.error.to_string())
 }
 
 /// Why a message for another incarnation is refused.

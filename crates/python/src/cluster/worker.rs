@@ -5,6 +5,7 @@ mod calls;
 mod casts;
 mod executor;
 mod live;
+mod process;
 mod service;
 mod shared;
 pub(super) mod shuffles;
@@ -14,6 +15,7 @@ mod tasks;
 
 pub(super) use executor::split;
 pub(crate) use live::{Keeper, read};
+pub(crate) use process::{object_at, pass};
 pub(crate) use service::{answer, plain};
 
 use super::error::raised;
@@ -168,6 +170,7 @@ impl Worker {
         let service_thread = ServiceThread::start(Arc::clone(&shared.service), failed)?;
         shared.keeper.attend(&service_thread);
         let _ = shared.service_thread.set(service_thread);
+        process::add(shared);
         let callbacks = Arc::new(WorkerCallbacks(Arc::downgrade(shared)));
         py.detach(|| shared.node.start(callbacks));
         shared.service.call(py, intern!(py, "start"), (slf,))?;

@@ -29,7 +29,7 @@ impl World {
         let is_right = match &outcome {
             Fetched::Inline(value) => decode(value).is_some_and(was_current),
             Fetched::Frames(value) => was_current(*value),
-            Fetched::Unserialisable(_) => spec.is_immovable,
+            Fetched::Unserialisable { .. } => spec.is_immovable,
             Fetched::Failed => {
                 // One that was released meanwhile is told of nothing.
                 let owner = state.core.owner(&encode_key(key));

@@ -3,6 +3,7 @@
 use super::deliver::{is_ordinary, was_called};
 use super::{Client, ClientConnection, EncodedKeys};
 use crate::cluster::class::class_bytes;
+use crate::cluster::worker::{object_at, pass};
 use bytes::Bytes;
 use pyo3::exceptions::{PyConnectionError, PyKeyError};
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -10,8 +11,9 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use treadle_messages::Data;
-use treadle_net::Frame;
+use treadle_net::{ClusterId, Frame};
 use treadle_node_client::{Contained, Content, Destination, Fetched};
+use treadle_node_worker::PASSED;
 use treadle_recipe as recipe;
 use treadle_serialise as serialise;
 use treadle_types::INLINE;
@@ -36,20 +38,41 @@ impl Fetch {
     }
 }
 
-fn content(value: &Bound<'_, PyAny>) -> PyResult<Content> {
-    if let Some(small) = recipe::encode_value(value, INLINE)? {
-        return Ok(Content {
+/// A value to put, and where.
+fn content(
+    value: &Bound<'_, PyAny>,
+    cluster: Option<ClusterId>,
+    mut destination: Destination,
+) -> PyResult<(Content, Destination)> {
+    if let Some(small) = recipe::encode_data(value, INLINE)? {
+        let content = Content {
             nbytes: small.len() as u64,
             class: Bytes::new(),
             value: Contained::Inline(small.into()),
-        });
+        };
+        return Ok((content, destination));
     }
-    let encoded = serialise::encode(value)?;
-    Ok(Content {
-        nbytes: encoded.bytes(),
+    let (nbytes, value_of) = match serialise::encode(value) {
+        Ok(encoded) => {
+            let nbytes = encoded.bytes();
+            (nbytes, Contained::Frames(encoded.kind, encoded.frames))
+        }
+        Err(error) if is_ordinary(value.py(), &error) && destination.copies == 1 => {
+            // To a worker of this process it passes as it is.
+            let nbytes = treadle_dask::size_of(value)?;
+            let passed = pass(value, nbytes, cluster, &destination.workers)?;
+            let (frame, address) = passed.ok_or(error)?;
+            destination.workers = vec![address];
+            (nbytes, Contained::Frames(PASSED, vec![frame]))
+        }
+        Err(error) => return Err(error),
+    };
+    let content = Content {
+        nbytes,
         class: class_bytes(&value.get_type()),
-        value: Contained::Frames(encoded.kind, encoded.frames),
-    })
+        value: value_of,
+    };
+    Ok((content, destination))
 }
 
 fn decode(py: Python<'_>, kind: u32, mut frames: Vec<Frame>) -> PyResult<Bound<'_, PyAny>> {
@@ -75,12 +98,18 @@ impl ClientConnection {
         copies: u32,
     ) -> PyResult<()> {
         let client = self.client()?;
-        let destination = Destination { workers, copies };
+        let destination = || Destination {
+            workers: workers.clone(),
+            copies,
+        };
         let keys = keys.iter().map(super::encoded);
         let keys = keys.collect::<PyResult<Vec<_>>>()?;
         // All of them first: what cannot be pickled shall leave nothing behind.
-        let contents = values.iter().map(content).collect::<PyResult<Vec<_>>>()?;
-        for ((key, state), content) in keys.iter().zip(states).zip(contents) {
+        let contents = values
+            .iter()
+            .map(|value| content(value, client.cluster(), destination()))
+            .collect::<PyResult<Vec<_>>>()?;
+        for ((key, state), (content, destination)) in keys.iter().zip(states).zip(contents) {
             let before = py.detach(|| client.put(key, state, content, &destination));
             drop(before.map_err(self.failed())?);
         }
@@ -214,7 +243,15 @@ impl ClientConnection {
             Fetched::Unknown => {
                 return Ok(Some(Err(PyKeyError::new_err(key.clone().unbind()))));
             }
-            Fetched::Unserialisable(error) => {
+            Fetched::Unserialisable {
+                worker,
+                object,
+                error,
+            } => {
+                // What needs no pickle passes within a process.
+                if let Some(value) = object_at(py, client.cluster(), *worker, *object) {
+                    return Ok(Some(Ok(value.into_bound(py))));
+                }
                 let errors = py.import("treadle.worker.errors")?;
                 let loaded = errors.call_method1("load", (PyBytes::new(py, error),))?;
                 let error = PyErr::from_value(loaded.get_item(0)?);

@@ -1,6 +1,7 @@
 //! What the native side of a worker calls in this process.
 
 use super::executor::split;
+use super::process;
 use super::service::ServiceJob;
 use super::shared::WorkerShared;
 use bytes::Bytes;
@@ -8,7 +9,8 @@ use std::sync::{Arc, Weak};
 use treadle_interpreter::lock;
 use treadle_messages::{Answer, Call};
 use treadle_node_worker::{Embedder, End, EndCause};
-use treadle_types::{Cause, ClientId, ObjectId};
+use treadle_store::Live;
+use treadle_types::{Cause, ClientId, ObjectId, WorkerId};
 
 /// Exit status of a process that took more memory than it may: `EX_OSERR`.
 const OVERFLOWED: i32 = 71;
@@ -87,6 +89,15 @@ impl Embedder for WorkerCallbacks {
         {
             self.push(ServiceJob::StepsCame);
         }
+    }
+
+    fn live_at(&self, worker: WorkerId, object: ObjectId) -> Option<Arc<dyn Live>> {
+        let shared = self.0.upgrade()?;
+        process::live_at(shared.node.cluster(), worker, object)
+    }
+
+    fn passed(&self, name: &[u8]) -> Option<Arc<dyn Live>> {
+        process::passed(name)
     }
 
     fn dropped(&self, object: ObjectId) {

@@ -253,7 +253,12 @@ fn keep(
     } else {
         value
     };
-    if let Some(bytes) = recipe::encode_value(value.bind(py), INLINE)? {
+    // The handle of an actor says all; of other values, those do that are data.
+    let small = match task.actor {
+        true => recipe::encode_value(value.bind(py), INLINE)?,
+        false => recipe::encode_data(value.bind(py), INLINE)?,
+    };
+    if let Some(bytes) = small {
         let bytes = Bytes::from(bytes);
         // An actor is where it is, also where its handle is small.
         let kept = task.keep || task.actor;

@@ -254,7 +254,8 @@ impl Content {
     }
 }
 
-fn clone_live(py: Python<'_>, live: &dyn Any) -> Py<PyAny> {
+/// The object of a value of the store.
+pub(super) fn clone_live(py: Python<'_>, live: &dyn Any) -> Py<PyAny> {
     let live = live.downcast_ref::<LiveObject>();
     live.expect("this store holds nothing else")
         .object

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 import cloudpickle
 
-from treadle import _core
+from treadle import _core, _whole
 from treadle._script import reduce_own
 from treadle._spawned import SCRIPT, pickle_spawned_by_value
 
@@ -55,6 +55,8 @@ class Pickler(_Base):  # type: ignore[misc]
             reduced = _reduce_curried(obj)
         elif self._names_own and (kind is FunctionType or issubclass(kind, type)):
             reduced = reduce_own(obj, _dumps_alone)
+        elif (whole := _whole.reduce(obj)) is not NotImplemented:
+            reduced = whole
         return super().reducer_override(obj) if reduced is None else reduced
 
 

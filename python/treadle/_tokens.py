@@ -10,6 +10,8 @@ from dask.tokenize import tokenize as tokenize_as_dask
 
 __all__ = ["tokenize"]
 
+_DEEPEST = 32
+
 # Dask tells all of them.
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 
@@ -19,7 +21,7 @@ def tokenize(*values: Any) -> str:
     return tokenize_as_dask(*map(_told, values))
 
 
-def _told(value: Any) -> Any:
+def _told(value: Any, within: tuple[int, ...] = ()) -> Any:
     """Return what Dask shall tokenize in place of a value: with what it leaves out, or the value itself.
 
     Dask leaves out the order of an array's axes in memory, what a dtype or a class of arrays adds to elements,
@@ -28,6 +30,14 @@ def _told(value: Any) -> Any:
     kind = type(value)
     if kind in _PLAIN or hasattr(kind, "__dask_tokenize__"):
         return value
+    if kind in (list, tuple, dict):
+        # Containers deep within others, and those within themselves, are left to Dask.
+        if len(within) == _DEEPEST or id(value) in within:
+            return value
+        within = (*within, id(value))
+        if kind is dict:
+            return {key: _told(one, within) for key, one in value.items()}
+        return kind(_told(one, within) for one in value)
     numpy, pandas = sys.modules.get("numpy"), sys.modules.get("pandas")
     if numpy is not None and isinstance(value, numpy.ndarray):
         return _of_numpy(numpy, value)

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import sys
+from collections.abc import Callable
 from typing import Any
 
-__all__ = ["layout_of", "reduce", "view_of"]
+__all__ = ["Pickler", "dumps", "layout_of", "reduce", "view_of"]
+
+_Keep = Callable[[pickle.PickleBuffer], Any]
 
 # Formats that `memoryview.cast` knows.
 _KNOWN = frozenset("cbBhHiIlLqQnNfdP?")
 
 # Of masked arrays: their pickles have these, or they follow from them.
 _OF_MASKED = {"_mask", "_fill_value", "_baseclass", "_sharedmask", "_isfield"}
+
+
+def dumps(obj: Any, protocol: int = 5, buffer_callback: _Keep | None = None) -> bytes:
+    """Return a pickle, as :func:`pickle.dumps`, of all of an object."""
+    file = io.BytesIO()
+    Pickler(file, protocol=protocol, buffer_callback=buffer_callback).dump(obj)
+    return file.getvalue()
+
+
+class Pickler(pickle.Pickler):
+    """Pickles all of objects."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        return reduce(obj)
 
 
 def reduce(obj: Any) -> Any:

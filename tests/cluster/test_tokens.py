@@ -115,3 +115,35 @@ def test_equal_values_have_dasks_keys_where_it_leaves_nothing_out(client: treadl
 
     for value in (1, "a", np.arange(3), np.arange(4).reshape(2, 2), frame(), pa.table({"a": [1]})):
         assert client.scatter(value).key == f"{type(value).__name__}-{tokenize(value)}"
+
+
+def carried(value: Any) -> Any:
+    """What pickles of NumPy, pyarrow and cloudpickle leave out."""
+    masked, rows, view, one = value
+    return (
+        masked.hardmask,
+        masked.unit,
+        rows.num_rows,
+        type(view),
+        view.format,
+        view.shape,
+        one.unit,
+    )
+
+
+@pytest.mark.parametrize("count", [2, 100_000])
+def test_values_of_any_size_are_carried_whole(client: treadle.Client, count: int) -> None:
+    masked: Any = np.ma.array(np.zeros(count), mask=True, hard_mask=True)
+    masked.unit = "m"
+    rows = pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
+    view = memoryview(np.zeros((count, 2), ">i4"))
+    value = (masked, rows, view, quantity("s"))
+    expected = carried(value)
+    assert carried(client.scatter([value])[0].result(SOON)) == expected
+    assert client.submit(carried, value, pure=False).result(SOON) == expected
+    assert client.submit(carried, client.scatter([value])[0], pure=False).result(SOON) == expected
+    assert carried(client.submit(identity, value, pure=False).result(SOON)) == expected
+    for one in (masked, rows, view):
+        found = client.submit(identity, one, pure=False).result(SOON)
+        assert type(found) is type(one)
+    assert client.submit(identity, rows, pure=False).result(SOON).num_rows == count

@@ -24,12 +24,12 @@ struct Modules {
 fn modules(py: Python<'_>) -> PyResult<&'static Modules> {
     static MODULES: PyOnceLock<Modules> = PyOnceLock::new();
     MODULES.get_or_try_init(py, || {
-        let pickle = py.import("pickle")?;
+        let (pickle, whole) = (py.import("pickle")?, py.import("treadle._whole")?);
         Ok(Modules {
-            dumps: pickle.getattr("dumps")?.unbind(),
+            dumps: whole.getattr("dumps")?.unbind(),
             loads: pickle.getattr("loads")?.unbind(),
             loads_first: py.import("treadle._imports")?.getattr("loads")?.unbind(),
-            pickler: pickle.getattr("Pickler")?.unbind(),
+            pickler: whole.getattr("Pickler")?.unbind(),
             bytes_io: py.import("io")?.getattr("BytesIO")?.unbind(),
             protocol: PROTOCOL.into_pyobject(py)?.into_any().unbind(),
         })

@@ -55,17 +55,6 @@ def decode(kind: int, frames: list[Any]) -> Any:
     )
 
 
-class _Pickler(pickle.Pickler):
-    def reducer_override(self, obj: Any) -> Any:
-        return _whole.reduce(obj)
-
-
-class _ByValue(_by_value.Pickler):
-    def reducer_override(self, obj: Any) -> Any:
-        found = _whole.reduce(obj)
-        return super().reducer_override(obj) if found is NotImplemented else found
-
-
 def _dumps(kind: Any, obj: Any, keep: Callable[[pickle.PickleBuffer], bool]) -> bytes:
     file = io.BytesIO()
     with _core.Pickling():
@@ -99,7 +88,7 @@ def _pickle(obj: Any) -> Encoded:
         return False
 
     try:
-        stream = _dumps(_Pickler, obj, keep)
+        stream = _dumps(_whole.Pickler, obj, keep)
         by_value = SCRIPT in stream
     except (AttributeError, pickle.PicklingError, TypeError):
         # Lambdas, local classes, modules, …
@@ -107,7 +96,7 @@ def _pickle(obj: Any) -> Encoded:
     if by_value:
         # What is defined in this process's script does not exist in the other's.
         buffers.clear()
-        stream = _dumps(_ByValue, obj, keep)
+        stream = _dumps(_by_value.Pickler, obj, keep)
     return _PICKLE, stream, buffers
 
 

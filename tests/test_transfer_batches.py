@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import re
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -127,3 +130,25 @@ def test_an_end(ends: Pair) -> None:
         other.recv_many(timeout=LIMIT)
     with pytest.raises(transfer.ConnectionClosed):
         other.send_many([b"x"] * 10)
+
+
+@pytest.mark.parametrize("name", ["stripes", "max_stripes", "prefetch", "max_object"])
+@pytest.mark.parametrize("given", [-1, 2**64, 1.5, "x"])
+def test_numbers_of_connections_that_are_none_are_named(name: str, given: Any) -> None:
+    for make in (transfer.listen, partial(transfer.connect, "127.0.0.1:1")):
+        with pytest.raises(
+            (TypeError, ValueError), match=f"^{name}=.*: give an integer from [01] to"
+        ):
+            make(**{name: given})
+
+
+@pytest.mark.parametrize("given", [-1, 0, -(2**70), 1.5, "x", math.nan])
+def test_how_many_are_received_at_most_is_checked(given: Any) -> None:
+    with pair() as (one, other):
+        one.send_many([1, 2])
+        with pytest.raises((TypeError, ValueError), match=f"^max={re.escape(repr(given))}: "):
+            other.recv_many(given)
+        received = other.recv_many(2**70)
+        while len(received) < 2:
+            received += other.recv_many(2**64)
+        assert received == [1, 2]

@@ -145,7 +145,7 @@ def shuffle_master(
 @click.option("--name", help="Unique in the service; by default the host and the process id.")
 @click.option(
     "--weight",
-    type=click.IntRange(1),
+    type=click.IntRange(1, 2**32 - 1),
     default=1,
     show_default=True,
     help="How many partitions it gets, compared to others with the same room.",

@@ -34,7 +34,7 @@ from treadle._cli_supervisor import nworkers_of, supervise
 from treadle._cli_values import Seconds, limit_of
 from treadle._exit_status import LEFT, LOST, OVERFLOWED, RESTART, UNREACHED
 from treadle._memory_limit import HELP, memory_limit_of
-from treadle._numbers import amounts
+from treadle._numbers import MOST_THREADS, amounts
 from treadle._script import become_worker
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class _Remembering(click.Command):
 )
 @click.option(
     "--nthreads",
-    type=click.IntRange(1),
+    type=click.IntRange(1, MOST_THREADS),
     help="Tasks at once of each; by default the cores are shared out.",
 )
 @click.option(

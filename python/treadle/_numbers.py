@@ -7,7 +7,11 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["amounts", "integer", "whole"]
+__all__ = ["MOST_THREADS", "MOST_WORKERS", "amounts", "integer", "whole"]
+
+# Threads of a worker, and workers that one call starts: more of them are a mistake.
+MOST_THREADS = 2**16
+MOST_WORKERS = 2**20
 
 
 def whole(option: str, value: Any, least: int, most: int) -> int:

@@ -28,6 +28,7 @@ from treadle._compat.distributed import SchedulerInfo
 from treadle._compat.distributed import SpecCluster as SpecClusterOfDistributed
 from treadle._loop import off_loop
 from treadle._memory_limit import memory_limit_of
+from treadle._numbers import MOST_THREADS, integer
 from treadle._settings import resources_of
 from treadle.client._local import LocalCluster, cluster_at
 from treadle.client._local_workers import process_worker
@@ -107,7 +108,7 @@ class Worker(ProcessInterface):
         self._make = partial(
             process_worker,
             name=str(name),
-            threads=nthreads,
+            threads=integer("nthreads", nthreads, 1, MOST_THREADS),
             limit=memory_limit_of(memory_limit, "memory_limit"),
             resources=resources_of(resources),
             directory=None if local_directory is None else str(local_directory),

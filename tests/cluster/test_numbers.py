@@ -73,3 +73,31 @@ def test_num_workers(get):
         get({"x": (inc, 1)}, "x", num_workers=-1)
     with dask.config.set(num_workers=-1), pytest.raises(ValueError, match=r"^num_workers=-1"):
         get({"x": (inc, 1)}, "x")
+
+
+OUT_OF_RANGE = [-1, 2**63, 2**64, 1.5, math.nan, "x"]
+
+
+@pytest.mark.parametrize("given", OUT_OF_RANGE)
+@pytest.mark.parametrize("name", ["workers", "n_workers", "threads_per_worker"])
+def test_counts_of_clusters(name, given):
+    with pytest.raises((TypeError, ValueError), match=f"^{name}=.*: give an integer from 0 to"):
+        treadle.LocalCluster(processes=False, dashboard_address=None, **{name: given})
+
+
+@pytest.mark.parametrize("given", OUT_OF_RANGE)
+def test_counts_of_calls(client, given):
+    said = ": give an integer from 0 to"
+    with pytest.raises((TypeError, ValueError), match=f"^n=.*{said}"):
+        client.cluster.scale(given)
+    with pytest.raises((TypeError, ValueError), match=f"^broadcast=.*{said}"):
+        client.scatter(1, broadcast=given)
+    with pytest.raises((TypeError, ValueError), match=f"^batch_size=.*{said}"):
+        client.map(inc, [1, 2], batch_size=given)
+
+
+def test_batches_larger_than_all_calls_are_one(client):
+    for size in (2**40, 2, 1, 0, None):
+        futures = client.map(inc, [1, 2, 3], batch_size=size)
+        assert client.gather(futures) == [2, 3, 4]
+    assert client.map(inc, [], batch_size=4) == []

@@ -24,6 +24,7 @@ from tlz import partition_all  # type: ignore[import-untyped]
 from treadle import _core
 from treadle._compat.dask import HLGExpr
 from treadle._compat.distributed import pack_data, parse_timedelta
+from treadle._numbers import integer
 from treadle.client import _observed, _options
 from treadle.client._distributed import documented, futures_of
 from treadle.client._early import Early
@@ -268,7 +269,8 @@ class Client(Viewing):
             retries=retries,
             resources=resources,
         )
-        if not batch_size or batch_size <= 1:
+        batch_size = integer("batch_size", batch_size or 0, 0, 2**63 - 1)
+        if batch_size <= 1 or batch_size >= max(map(len, iterables), default=0):
             return self._map(func, iterables, key, annotations, actor, pure, kwargs)
         futures: list[Future] = []
         batches = zip(*(partition_all(batch_size, it) for it in iterables), strict=False)

@@ -32,6 +32,7 @@ from treadle._compat.distributed import SchedulerInfo, SpecCluster
 from treadle._loop import made_apart, off_loop
 from treadle._memory_limit import memory_limit_of
 from treadle._names import name_of
+from treadle._numbers import MOST_THREADS, MOST_WORKERS, integer
 from treadle._secret import kept
 from treadle._security import Certificates, named
 from treadle._settings import resources_of, scheduler_settings
@@ -199,8 +200,11 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         certificates = named(certificates)
         host, self.security = security_of_cluster(security, protocol, host, certificates)
         count = workers if workers is not None else n_workers
-        if count is not None and count < 0:
-            raise ValueError(f"workers={count}: give how many, or none")
+        if count is not None:
+            given = "n_workers" if workers is None else "workers"
+            count = integer(given, count, 0, MOST_WORKERS)
+        if threads_per_worker is not None:
+            threads_per_worker = integer("threads_per_worker", threads_per_worker, 0, MOST_THREADS)
         in_process = count is None and not processes if processes is None else not processes
         if count is None:
             count = 1 if in_process else CPU_COUNT
@@ -521,7 +525,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             if not limit:
                 raise ValueError("scale(memory=...): the workers have no memory_limit")
             n = max(n, math.ceil(parse_bytes(memory) / limit))
-        self._scaling.ask(n)
+        self._scaling.ask(integer("n", n, 0, MOST_WORKERS))
         if not self.asynchronous:
             return self._scaling.apply()
         scaled = self._do(self._scaling.apply)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle import _core
 from treadle._ask import ask
+from treadle._numbers import integer
 from treadle._tokens import tokenize
 from treadle.client import _distributed, _options
 from treadle.client._distributed import wait_for
@@ -71,7 +72,7 @@ class Scattering:
         connection = client._usable("scatter")
         names = [] if workers is None else _options.names(workers)
         await self._workers(connection, names, timeout)
-        copies = _ALL if broadcast is True else max(1, int(broadcast))
+        copies = _ALL if broadcast is True else max(1, integer("broadcast", broadcast, 0, _ALL))
         futures = await self._take_from_host(client)
         states = []
         again = list(futures.values())

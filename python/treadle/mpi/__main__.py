@@ -12,13 +12,14 @@ import click
 from treadle import _script, mpi
 from treadle._cli_values import limit_of
 from treadle._memory_limit import HELP, memory_limit_of
+from treadle._numbers import MOST_THREADS
 from treadle.mpi import _job
 
 __all__ = ["main"]
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--nthreads", type=click.IntRange(1), help="Tasks at once in a worker.")
+@click.option("--nthreads", type=click.IntRange(1, MOST_THREADS), help="Tasks at once in a worker.")
 @click.option(
     "--memory-limit",
     default="auto",

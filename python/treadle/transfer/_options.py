@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from treadle import _core
+from treadle._numbers import integer
 from treadle._secret import kept
 
 __all__ = ["ConnectOptions", "ListenOptions", "Tls", "complete", "settings"]
@@ -57,9 +58,21 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
+# A connection opens as many stripes as raise its rate, far fewer than that.
+_RANGES = {
+    "stripes": (1, 2**16),
+    "max_stripes": (1, 2**16),
+    "prefetch": (0, 2**63 - 1),
+    "max_object": (0, 2**63 - 1),
+}
+
+
 def settings(options: ListenOptions | ConnectOptions) -> dict[str, Any]:
     """Return all settings as the native code wants them."""
     result: dict[str, Any] = {**_DEFAULTS, **options}
+    for name, (least, most) in _RANGES.items():
+        if result[name] is not None:
+            result[name] = integer(name, result[name], least, most)
     result["tls"] = _tls(result["tls"])
     secret = kept(result["secret"])
     if isinstance(secret, str):

@@ -6,7 +6,7 @@ use crate::transfer::progress::Progress;
 use crate::transfer::receiving::{Receiving, finish, finish_into};
 use crate::transfer::timeline::Stages;
 use crate::transfer::wait::{Limit, blocking, detached, failed};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::sync::atomic::Ordering;
@@ -110,6 +110,31 @@ impl TransferConnection {
         }
         Stages::batch(false, bytes, first).record(&self.track);
         PyList::new(py, objects)
+    }
+}
+
+/// How many objects are received at most.
+fn at_most(max: Option<&Bound<'_, PyAny>>) -> PyResult<usize> {
+    let Some(max) = max else {
+        return Ok(usize::MAX);
+    };
+    let py = max.py();
+    let number = match max.extract::<usize>() {
+        Err(error) if !error.is_instance_of::<PyOverflowError>(py) => {
+            return Err(PyTypeError::new_err(format!(
+                "max={}: give an integer, 1 or more",
+                max.repr()?
+            )));
+        }
+        Err(_) if max.gt(0)? => usize::MAX,
+        other => other.unwrap_or(0),
+    };
+    match number {
+        0 => Err(PyValueError::new_err(format!(
+            "max={}: at least one object is received",
+            max.repr()?
+        ))),
+        most => Ok(most),
     }
 }
 
@@ -241,15 +266,10 @@ impl TransferConnection {
     fn recv_many<'py>(
         &self,
         py: Python<'py>,
-        max: Option<usize>,
+        max: Option<&Bound<'py, PyAny>>,
         timeout: Option<f64>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let most = max.unwrap_or(usize::MAX);
-        if most == 0 {
-            return Err(PyValueError::new_err(
-                "max=0: at least one object is received",
-            ));
-        }
+        let most = at_most(max)?;
         let peer = self.peer()?;
         let limit = Limit::new(timeout)?;
         loop {
@@ -281,12 +301,13 @@ impl TransferConnection {
     fn _take_small<'py>(
         &self,
         py: Python<'py>,
-        most: Option<usize>,
+        most: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyList>> {
+        let most = at_most(most)?;
         let peer = self.peer()?;
         let received = detached(py, || {
             let mut received = Vec::new();
-            peer.take_small(most.unwrap_or(usize::MAX), &mut received);
+            peer.take_small(most, &mut received);
             received
         });
         self.decode_all(py, received)

@@ -13,7 +13,7 @@ import copyreg
 from collections.abc import Callable
 from functools import lru_cache
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = ["Careful", "bare", "reduce", "remade", "traceback_of"]
 
@@ -147,31 +147,56 @@ class Careful:
         return found[1]
 
 
-def _reducer_of(kind: type[BaseException]) -> Callable[[Any], Any] | None:
+def _reducer_of(kind: Any) -> Callable[[Any], Any] | None:
     """Return how a class wants its exceptions to be reduced; None: as Python's own are."""
     listed = copyreg.dispatch_table.get(kind)
     # distributed has tblib list all classes.
     if listed is not None and not listed.__module__.startswith("tblib."):
         return listed
-    if _definer(kind, "__reduce_ex__").__flags__ & _MADE:
-        return lambda exception: exception.__reduce_ex__(5)
-    if _definer(kind, "__reduce__").__flags__ & _MADE:
-        return lambda exception: exception.__reduce__()
-    return None
+    return _about(kind).reducer
 
 
-def _definer(kind: type, name: str) -> type:
-    return next(one for one in kind.__mro__ if name in vars(one))
+class _About(NamedTuple):
+    """What is the same for all exceptions of a class."""
 
-
-def _native(kind: type[BaseException]) -> Any:
-    """Return the class that is not written in Python which a class of exceptions is derived from."""
-    return next(
-        one for one in kind.__mro__ if issubclass(one, BaseException) and not one.__flags__ & _MADE
-    )
+    #: The class that is not written in Python which it is derived from.
+    native: Any
+    #: The descriptors of native fields.
+    fields: dict[str, Any]
+    slots: tuple[str, ...]
+    #: How it says that its exceptions are reduced, if it does.
+    reducer: Callable[[Any], Any] | None
+    sets_state: bool
 
 
 @lru_cache(256)
+def _about(kind: type[BaseException]) -> _About:
+    native = next(
+        one for one in kind.__mro__ if issubclass(one, BaseException) and not one.__flags__ & _MADE
+    )
+    reducer: Callable[[Any], Any] | None = None
+    if _is_written(kind, "__reduce_ex__"):
+        reducer = _reduce_ex
+    elif _is_written(kind, "__reduce__"):
+        reducer = _reduce_plainly
+    slots = tuple(copyreg._slotnames(kind))  # type: ignore[attr-defined]
+    return _About(native, _fields(native), slots, reducer, _is_written(kind, "__setstate__"))
+
+
+def _is_written(kind: type, name: str) -> bool:
+    """Whether a method of a class is written in Python."""
+    definer = next(one for one in kind.__mro__ if name in vars(one))
+    return bool(definer.__flags__ & _MADE)
+
+
+def _reduce_ex(exception: BaseException) -> Any:
+    return exception.__reduce_ex__(5)
+
+
+def _reduce_plainly(exception: BaseException) -> Any:
+    return exception.__reduce__()
+
+
 def _fields(native: type[BaseException]) -> dict[str, Any]:
     """Return the descriptors of what a class has in native fields of its own."""
     found: dict[str, Any] = {}
@@ -191,18 +216,18 @@ def _fields(native: type[BaseException]) -> dict[str, Any]:
 def _reduce_natively(
     exception: BaseException, careful: Careful | None, links: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    kind = type(exception)
-    native = _native(kind)
+    kind: Any = type(exception)
+    about = _about(kind)
     args = exception.args
     new: tuple[Any, ...] = ()
     if isinstance(exception, _GROUP):
         new = exception.message, list(exception.exceptions)
-    elif issubclass(native, OSError):
+    elif isinstance(exception, OSError):
         # It reads what it is made with, and sets its fields only then.
         new = OSError.__reduce__(exception)[1]  # type: ignore[assignment]
     attributes = dict(vars(exception))
     fields = {}
-    for name, descriptor in _fields(native).items():
+    for name, descriptor in about.fields.items():
         try:
             value = descriptor.__get__(exception)
         except AttributeError:
@@ -210,7 +235,7 @@ def _reduce_natively(
         if value is not None:
             fields[name] = value
     slots = {}
-    for name in copyreg._slotnames(kind):  # type: ignore[attr-defined]
+    for name in about.slots:
         try:
             slots[name] = object.__getattribute__(exception, name)
         except AttributeError:
@@ -224,20 +249,21 @@ def _reduce_natively(
             new = tuple(map(careful.described, new))
     # By pickle, `__setstate__` is given these, and not called without.
     given = None
-    if attributes and _definer(kind, "__setstate__").__flags__ & _MADE:
+    if attributes and about.sets_state:
         given = attributes
     state = args, fields, attributes, slots, given, links
     return _make, (kind, new), state, None, None, _finish
 
 
-def _make(kind: type[BaseException], new: tuple[Any, ...]) -> BaseException:
-    made: BaseException = _native(kind).__new__(kind, *new)
+def _make(kind: Any, new: tuple[Any, ...]) -> BaseException:
+    made: BaseException = _about(kind).native.__new__(kind, *new)
     return made
 
 
 def _finish(made: BaseException, state: tuple[Any, ...]) -> None:
     args, fields, attributes, slots, given, links = state
-    descriptors = _fields(_native(type(made)))
+    kind: Any = type(made)
+    descriptors = _about(kind).fields
     for name, value in fields.items():
         try:
             descriptors[name].__set__(made, value)

@@ -24,7 +24,7 @@ READS = 96
 PARTITIONS = 256
 BYTES = 64_000_000
 # So little that rows are read from files.
-MEMORY = 32 << 20
+MEMORY = 160 << 20
 # Bytes a second that both servers read from their disk together. Otherwise clients would be the slower ones.
 RATE = 40_000_000
 # Seconds: the modest application alone, all of them, and what is left out at both ends of that.

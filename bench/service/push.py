@@ -14,7 +14,7 @@ from program import compiled
 
 BYTES = 1_000_000_000
 MAPS = PARTITIONS = 100
-MEMORY = {"in memory": 8 << 30, "in files": 64 << 20}
+MEMORY = {"in memory": 8 << 30, "in files": 160 << 20}
 HERE = Path(__file__).parent
 
 

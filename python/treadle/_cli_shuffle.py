@@ -131,7 +131,7 @@ def shuffle_master(
     "--memory-limit",
     default="0.5",
     show_default=True,
-    help=f"What the process may take, beside rows that are being read: {HELP}, which is all of it as well.",
+    help=f"What the process may take: {HELP}, which is all of it as well. Too little is refused.",
 )
 @click.option(
     "--disk-limit",

@@ -324,6 +324,12 @@ def new_servers(
 
 
 @pytest.fixture
+def few_rows_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has shuffle servers that are started from now on write most rows to files."""
+    monkeypatch.setenv("TREADLE_TESTING_SHUFFLE_ROWS", "250000")
+
+
+@pytest.fixture
 def join(secret: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """Connects clients to a scheduler that `start` started, and closes them."""
     monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))

@@ -261,12 +261,13 @@ def test_errors_name_what_is_wrong(servers: Servers) -> None:
             Service(service.address, application=application)
 
 
+@pytest.mark.usefixtures("few_rows_in_memory")
 def test_what_does_not_fit_into_memory_goes_to_files_and_is_gone_in_the_end(
     servers: Servers,
 ) -> None:
     for name in ("a", "b"):
         servers.kill(name)
-        servers.begin(name, "--memory-limit", "2MB")
+        servers.begin(name)
     servers.ready()
     table = Table(maps=8, partitions=16, rows=60_000)
 

@@ -15,8 +15,7 @@ from treadle.shuffle import NoRoom, Receipt, RowsLost, Shuffle
 from waiting import until
 
 MAPS, PARTITIONS, COUNT = 6, 8, 60_000
-# So few that most rows go to files.
-MEMORY = ("--memory-limit", "2MB")
+pytestmark = pytest.mark.usefixtures("few_rows_in_memory")
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disks:
 @pytest.fixture
 def servers(disks: Disks, new_servers: Callable[..., Servers]) -> Servers:
     del disks  # Before the servers, which look at it.
-    return new_servers("ab", *MEMORY)
+    return new_servers("ab")
 
 
 def written(servers: Servers, table: Table, shuffle: Shuffle) -> list[Receipt]:
@@ -80,7 +79,7 @@ def test_a_disk_that_cannot_be_read(servers: Servers, disks: Disks, table: Table
         assert lost.value.maps == shuffle.lost() == list(range(MAPS))
         # Two servers with disks that can be read are all that is missing.
         for name in ("c", "d"):
-            servers.begin(name, *MEMORY)
+            servers.begin(name)
         servers.ready()
         for name in ("a", "b"):
             servers.kill(name)
@@ -90,7 +89,7 @@ def test_a_disk_that_cannot_be_read(servers: Servers, disks: Disks, table: Table
 
 def test_a_disk_that_cannot_be_written(servers: Servers, disks: Disks, table: Table) -> None:
     """Rows go on to other servers. When no server can write any more, it is said why."""
-    servers.begin("c", *MEMORY)
+    servers.begin("c")
     servers.ready()
     a = servers.processes["a"]
     disks.breaks(a, "write")

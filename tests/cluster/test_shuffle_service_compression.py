@@ -14,8 +14,7 @@ from treadle.shuffle import Service, Shuffle
 from waiting import SOON, until
 
 CODECS = ("lz4", "zstd")
-# So few that most rows go to files.
-MEMORY = ("--memory-limit", "1MB")
+pytestmark = pytest.mark.usefixtures("few_rows_in_memory")
 
 
 class Alike(Table):
@@ -154,7 +153,7 @@ def test_how_rows_are_compressed_is_chosen_by_whoever_registers(servers: Servers
 def test_rows_in_files_are_smaller_and_a_killed_server_loses_none(
     new_servers: Callable[..., Servers], codec: str
 ) -> None:
-    servers, table = new_servers("ab", *MEMORY), Alike(maps=8, partitions=16, rows=60_000)
+    servers, table = new_servers("ab"), Alike(maps=8, partitions=16, rows=60_000)
     with servers.service.shuffle(8, 16, ROWS, compression=codec) as shuffle:
         shuffle.commit(table.write_all(shuffle))
         stored = counted(servers.service)[1]
@@ -169,7 +168,7 @@ def test_rows_in_files_are_smaller_and_a_killed_server_loses_none(
         found = shuffle.reader().read(5, maps=(1, 4))
         assert np.array_equal(found, table.expected(5, range(1, 4)))
         # The rows of the one that is lost are copied from files to another one, and read there.
-        servers.begin("c", *MEMORY)
+        servers.begin("c")
         servers.ready()
         for name in ("a", "b"):
             servers.kill(name)
@@ -200,7 +199,7 @@ def test_a_server_that_is_killed_while_rows_are_written_loses_none(
 def test_bits_that_flipped_in_files_are_noticed_and_the_other_copy_is_read(
     new_servers: Callable[..., Servers], codec: str
 ) -> None:
-    servers, table = new_servers("ab", *MEMORY), Alike(maps=8, partitions=16, rows=60_000)
+    servers, table = new_servers("ab"), Alike(maps=8, partitions=16, rows=60_000)
     with servers.service.shuffle(8, 16, ROWS, compression=codec) as shuffle:
         shuffle.commit(table.write_all(shuffle))
         until(lambda: files(servers, "a") and files(servers, "b"), "rows are in files")

@@ -12,8 +12,7 @@ from treadle.shuffle import DamagedRows, Receipt, RowsLost, Shuffle
 from waiting import until
 
 MAPS, PARTITIONS = 8, 16
-# So few that most rows go to files.
-MEMORY = ("--memory-limit", "2MB")
+pytestmark = pytest.mark.usefixtures("few_rows_in_memory")
 
 
 @pytest.fixture
@@ -60,7 +59,7 @@ def test_bits_that_flipped_in_one_copy_are_noticed_and_the_other_one_is_read(
     servers: Servers, table: Table
 ) -> None:
     for name in ("a", "b"):
-        servers.begin(name, *MEMORY)
+        servers.begin(name)
     servers.ready()
     with servers.service.shuffle(MAPS, PARTITIONS, ROWS) as shuffle:
         written(servers, table, shuffle)
@@ -79,7 +78,7 @@ def test_bits_that_flipped_in_both_copies_are_an_error_and_the_maps_run_again(
     servers: Servers, table: Table
 ) -> None:
     for name in ("a", "b", "c"):
-        servers.begin(name, *MEMORY)
+        servers.begin(name)
     servers.ready()
     with servers.service.shuffle(MAPS, PARTITIONS, ROWS, name="torn") as shuffle:
         receipts = written(servers, table, shuffle)
@@ -105,10 +104,10 @@ def test_bits_that_flipped_in_both_copies_are_an_error_and_the_maps_run_again(
 
 def test_a_server_whose_disk_is_full_is_passed_over(servers: Servers, table: Table) -> None:
     # With this factor it gets more than half of the partitions.
-    little = ("--memory-limit", "8MB", "--disk-limit", "1kB", "--weight", "100000")
+    little = ("--disk-limit", "1kB", "--weight", "100000")
     servers.begin("full", *little)
     for name in ("a", "b"):
-        servers.begin(name, *MEMORY)
+        servers.begin(name)
     servers.ready()
     with servers.service.shuffle(MAPS, PARTITIONS, ROWS) as shuffle:
         receipts = table.write_all(shuffle)

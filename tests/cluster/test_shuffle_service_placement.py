@@ -16,6 +16,7 @@ from treadle.shuffle import NoRoom, Service
 from waiting import until
 
 PARTITIONS = 120
+pytestmark = pytest.mark.usefixtures("few_rows_in_memory")
 
 
 @pytest.fixture
@@ -36,14 +37,14 @@ def placed(service: Service) -> dict[str, int]:
 
 def test_a_server_with_three_times_the_room_gets_three_times_as_much(servers: Servers) -> None:
     for name, disk in {"a": "600MB", "b": "200MB", "c": "200MB", "d": "200MB"}.items():
-        servers.begin(name, "--memory-limit", "2MB", "--disk-limit", disk)
+        servers.begin(name, "--disk-limit", disk)
     servers.ready()
     counts = placed(servers.service)
     assert sum(counts.values()) == 2 * PARTITIONS
     others = [counts[name] for name in "bcd"]
     assert min(others) * 2.5 < counts["a"] < max(others) * 3.5, counts
     # A factor for the kind of host.
-    servers.begin("e", "--memory-limit", "2MB", "--disk-limit", "200MB", "--weight", "3")
+    servers.begin("e", "--disk-limit", "200MB", "--weight", "3")
     servers.ready()
     counts = placed(servers.service)
     assert counts["a"] - 8 <= counts["e"] <= counts["a"] + 8, counts
@@ -52,9 +53,9 @@ def test_a_server_with_three_times_the_room_gets_three_times_as_much(servers: Se
 
 def test_a_server_with_a_full_disk_gets_nothing_until_it_has_room_again(servers: Servers) -> None:
     for name in ("a", "b"):
-        servers.begin(name, "--memory-limit", "2MB", "--disk-limit", "200MB")
+        servers.begin(name, "--disk-limit", "200MB")
     # With this factor, much of the first shuffle goes there.
-    servers.begin("small", "--memory-limit", "2MB", "--disk-limit", "4MB", "--weight", "1000")
+    servers.begin("small", "--disk-limit", "4MB", "--weight", "1000")
     servers.ready()
     service = servers.service
     table = Table(maps=8, partitions=PARTITIONS, rows=60_000)
@@ -79,7 +80,7 @@ def test_a_server_with_a_full_disk_gets_nothing_until_it_has_room_again(servers:
 
 def test_who_writes_is_told_that_no_server_has_room(servers: Servers) -> None:
     for name in ("a", "b"):
-        servers.begin(name, "--memory-limit", "2MB", "--disk-limit", "4MB")
+        servers.begin(name, "--disk-limit", "4MB")
     servers.ready()
     service = servers.service
     rows = np.zeros(8_000_000, "u1")
@@ -109,7 +110,7 @@ def test_who_writes_is_told_that_no_server_has_room(servers: Servers) -> None:
 
 def test_rooms_that_change_move_nothing(servers: Servers) -> None:
     for name in ("a", "b", "c"):
-        servers.begin(name, "--memory-limit", "2MB", "--disk-limit", "200MB")
+        servers.begin(name, "--disk-limit", "200MB")
     servers.ready()
     service = servers.service
     table = Table(maps=6, partitions=PARTITIONS, rows=60_000)
@@ -129,7 +130,7 @@ def test_rooms_that_change_move_nothing(servers: Servers) -> None:
 
 def test_a_server_that_answers_nothing_for_a_moment_holds_no_writer_up(servers: Servers) -> None:
     for name in "abcd":
-        servers.begin(name, "--memory-limit", "64MB")
+        servers.begin(name, "--memory-limit", "256MB")
     servers.ready()
     service = servers.service
     table = Table(maps=12, partitions=PARTITIONS, rows=20_000)

@@ -35,7 +35,8 @@ def test_reads_at_once_wait_until_there_is_memory_for_them(
     new_servers: Callable[..., Servers],
 ) -> None:
     servers = new_servers("")
-    server = servers.begin("a", "--memory-limit", "64 MiB")
+    limit = 256 << 20
+    server = servers.begin("a", "--memory-limit", str(limit))
     servers.ready()
     with servers.service.shuffle(4, PARTITIONS, WIDE, copies=1) as shuffle:
         numbers = np.arange(ROWS_OF_A_MAP) % PARTITIONS
@@ -54,7 +55,7 @@ def test_reads_at_once_wait_until_there_is_memory_for_them(
 
         with ThreadPoolExecutor(PARTITIONS) as pool:
             assert list(pool.map(read, range(PARTITIONS))) == PARTITIONS * [4 * 4096]
-        assert peak(server.pid) < 300 << 20
+        assert peak(server.pid) < limit
 
 
 # A process of another application that reads with many threads for as long as it lives.

@@ -31,10 +31,21 @@ pub fn share_heap() {
 /// processes counts once for every process that maps it, so it does not count here. `None`: the system does
 /// not say.
 pub fn resident() -> Option<u64> {
+    let (all, shared) = pages()?;
+    Some(all.saturating_sub(shared))
+}
+
+/// Bytes of memory of this process that are in use, with what it shares: what the system shows as its resident
+/// size. `None`: the system does not say.
+pub fn occupied() -> Option<u64> {
+    pages().map(|(all, _)| all)
+}
+
+/// Bytes of pages that are in memory, and of these the ones that are shared.
+fn pages() -> Option<(u64, u64)> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let mut pages = statm.split_ascii_whitespace().skip(1);
-    let resident: u64 = pages.next()?.parse().ok()?;
-    let shared: u64 = pages.next()?.parse().ok()?;
     let page = rustix::param::page_size() as u64;
-    Some(resident.saturating_sub(shared) * page)
+    let mut next = || Some(pages.next()?.parse::<u64>().ok()? * page);
+    Some((next()?, next()?))
 }

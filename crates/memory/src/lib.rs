@@ -50,7 +50,7 @@ pub use error::MemoryError;
 pub use file::FileId;
 #[cfg(target_os = "linux")]
 pub use foreign::Foreign;
-pub use heap::{resident, share_heap, trim_heap};
+pub use heap::{occupied, resident, share_heap, trim_heap};
 pub use ledger::{Account, Consumer, Ledger, Registration, Stock, Usage};
 pub use limit::memory_limit;
 #[cfg(target_os = "linux")]

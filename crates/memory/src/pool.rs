@@ -10,7 +10,7 @@ use bytes::Bytes;
 use std::alloc::Layout;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ const LARGE: usize = 128 << 10;
 /// The limit bounds idle memory only: what is in use is the caller's business. A pool belongs to
 /// the process that made it; in a forked child it hands out memory, but keeps none.
 pub struct Pool {
-    limit: usize,
+    limit: AtomicUsize,
     generation: u64,
     idle: Mutex<Idle<Region>>,
 }
@@ -37,7 +37,7 @@ impl Pool {
     pub fn new(limit_bytes: usize) -> Arc<Self> {
         fork::watch();
         Arc::new(Pool {
-            limit: limit_bytes,
+            limit: AtomicUsize::new(limit_bytes),
             generation: fork::generation(),
             idle: Mutex::default(),
         })
@@ -103,6 +103,13 @@ impl Pool {
         drop(given_up);
     }
 
+    /// From now on it keeps at most so many bytes of idle memory.
+    pub fn keep_at_most(&self, limit_bytes: usize) {
+        self.limit.store(limit_bytes, Ordering::Relaxed);
+        let given_up = self.idle().map(|mut idle| idle.shrink(limit_bytes));
+        drop(given_up);
+    }
+
     /// Gives what nobody has used for `age` back to the system.
     pub fn expire(&self, age: Duration) {
         self.give_back(age, usize::MAX);
@@ -139,7 +146,7 @@ impl Pool {
         let evicted = self.idle().map(|mut idle| {
             idle.put(region.len(), region.len(), region);
             expiry::watch();
-            idle.shrink(self.limit)
+            idle.shrink(self.limit.load(Ordering::Relaxed))
         });
         drop(evicted);
     }

@@ -70,6 +70,7 @@ fn what_came_with_the_end_of_the_handshake_reaches_the_pair() {
         peer_credit: 1 << 20,
         address: "a client".into(),
         cluster: None,
+        client: 0,
     };
     let peer = Peer::start(established, &Config::default(), None);
     let incoming = peer.next(&mut soon()).unwrap();

@@ -11,6 +11,7 @@ mod check;
 mod counts;
 mod fill;
 mod group;
+mod ledger;
 mod members;
 mod memory;
 mod pushes;
@@ -107,6 +108,15 @@ pub enum ServerEvent {
         target: u64,
         /// In bytes, at least the target.
         limit: u64,
+    },
+    /// What the process takes, and what it may take.
+    Measured {
+        /// In bytes.
+        process: u64,
+        /// In bytes.
+        limit: u64,
+        /// It answers [`ServerEffect::Measure`]: memory that nobody uses was given back before.
+        is_least: bool,
     },
     /// A run is written, or could not be.
     Spilled {
@@ -231,6 +241,12 @@ pub enum ServerEffect {
         /// The number of the loads.
         load: u64,
     },
+    /// Something waits for memory of the process. Drop what is to be dropped, give back what nobody uses until
+    /// the process takes no more than this, if it can, and say [`ServerEvent::Measured`].
+    Measure {
+        /// In bytes.
+        most: u64,
+    },
     /// Tell another server something. The bytes of a push are those of the batch here that has its name,
     /// in the copy of the same epoch, in memory or in a file.
     Tell {
@@ -319,6 +335,9 @@ impl Server {
         effects: &mut Effects,
     ) -> Result<(), ShuffleError> {
         self.now = self.now.max(now);
+        if may_free(&event) {
+            self.memory.ledger.freed();
+        }
         match event {
             ServerEvent::Connected { from, member } => self.connected(from, member, effects),
             ServerEvent::Gone(member) => self.gone(member, effects),
@@ -349,6 +368,16 @@ impl Server {
                 (self.memory.target, self.memory.limit) = (target, limit.max(target));
                 self.unpark(effects);
             }
+            ServerEvent::Measured {
+                process,
+                limit,
+                is_least,
+            } => {
+                let open = self.open();
+                let ledger = &mut self.memory.ledger;
+                ledger.measured(process, limit, open, is_least);
+                self.unpark(effects);
+            }
             ServerEvent::Spilled { run, written } => self.spilled(run, written, effects)?,
             ServerEvent::Loaded { load, run, pieces } => {
                 self.loaded(load, run, pieces, effects);
@@ -362,6 +391,10 @@ impl Server {
         }
         self.pump_reads(effects);
         self.pump_fills(effects);
+        if self.memory.reads_want > 0 || self.memory.fills_want > 0 {
+            self.relieve(effects);
+        }
+        self.measure(effects);
         Ok(())
     }
 
@@ -538,4 +571,17 @@ impl Server {
             _ => Err(Refusal::Stale(held.plan.generation)),
         }
     }
+}
+
+/// Whether memory may be free after an event.
+fn may_free(event: &ServerEvent) -> bool {
+    !matches!(
+        event,
+        ServerEvent::Message {
+            message: ToServer::Push(_) | ToServer::Ask(_) | ToServer::Fetch(_),
+            ..
+        } | ServerEvent::Budget { .. }
+            | ServerEvent::Measured { .. }
+            | ServerEvent::Tick
+    )
 }

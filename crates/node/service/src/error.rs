@@ -2,6 +2,8 @@
 
 use treadle_net::NetError;
 
+use crate::server::WORKING;
+
 /// An error of a process of the service.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
@@ -17,6 +19,17 @@ pub enum ServiceError {
     /// Nothing was heard for so long.
     #[error("the shuffle master has not answered in time")]
     Late,
+    /// A server could not keep this limit.
+    #[error(
+        "a server cannot keep a memory limit of {} MiB: it takes {} MiB before there are rows, and works with \
+         {WORKING} MiB more at least. Give {} MiB or more", .limit >> 20, .takes >> 20, (.takes >> 20) + WORKING
+    )]
+    TooLittleMemory {
+        /// In bytes.
+        limit: u64,
+        /// What the process takes now, in bytes.
+        takes: u64,
+    },
     /// A thread, a directory or the pages.
     #[error("{what}: {source}")]
     System {

@@ -15,7 +15,7 @@ use treadle_net::{Address, ClusterId, Lane, NetError, Options, Peer, Wait};
 use treadle_node_shuffle::{Failure, Plane};
 use treadle_node_wire::decode_shuffled;
 use treadle_reactor::thread::{self, caught, lock};
-use treadle_shuffle::{AttemptId, Generation, Tally, Tenant, ToMaster};
+use treadle_shuffle::{AttemptId, Config, Generation, Tally, Tenant, ToMaster};
 use treadle_types::{Runs, WorkerId};
 
 use crate::observer::{Observed, Observer};
@@ -121,7 +121,7 @@ impl Member {
             ..options.net.clone()
         };
         let files = treadle_volume::Options::new(vec![std::env::temp_dir()], 0);
-        Self::join(options, net, None, files, wait, |_| ())
+        Self::join(options, net, None, files, config(), wait, |_| ())
     }
 
     pub(crate) fn join(
@@ -129,6 +129,7 @@ impl Member {
         net: Options,
         holding: Option<Holding>,
         files: treadle_volume::Options,
+        config: Config,
         wait: &mut Wait<'_>,
         found: impl FnOnce(Option<ClusterId>),
     ) -> Result<Self, ServiceError> {
@@ -202,7 +203,7 @@ impl Member {
             (net.pair.timeout, net.patience) = (timeout, timeout);
         }
         let words = Box::new(MemberCallbacks(Arc::downgrade(&shared)));
-        let plane = Plane::new(id, options.tenant, &address, net, files, config(), words);
+        let plane = Plane::new(id, options.tenant, &address, net, files, config, words);
         let _ = shared.plane.set(plane);
         let hearing = Arc::clone(&shared);
         let started = thread::start("treadle-member", move || {

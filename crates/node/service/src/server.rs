@@ -9,11 +9,12 @@ use serde_json::json;
 use treadle_host::pages::{Options as Pages, Page, PageServer, Refusals, Text};
 use treadle_host::{Service, ServiceHost, Services};
 use treadle_memory::{
-    Consumer as _, Limits, Pool, Reclaim, Segments, Taken, kept, resident, share_heap,
+    Consumer as _, Limits, Pool, Reclaim, Segments, Taken, kept, occupied, share_heap,
 };
 use treadle_net::{Address, Offer, Options, Wait};
-use treadle_node_shuffle::{self as shuffle, Plane, Stats};
+use treadle_node_shuffle::{self as shuffle, Plane, Stats, writing};
 use treadle_reactor::thread;
+use treadle_shuffle::Config;
 use treadle_volume::Options as Files;
 
 use crate::member::{Holding, Member, MemberOptions, Shared};
@@ -25,10 +26,18 @@ const THREADS: usize = 2;
 /// How often the memory of rows is looked at, and the room for more; and how often the master is told.
 const LOOK: Duration = Duration::from_millis(200);
 const ANNOUNCE: Duration = Duration::from_secs(1);
-/// What may come beyond the target while rows are written: the plane's own reserve.
-const WRITING: u64 = 64 << 20;
 /// What a process has beside rows, at most; of a small one a third of its memory.
 const RESERVE: u64 = 256 << 20;
+/// The least that a server works with, in MiB beside what the process takes without rows.
+pub(crate) const WORKING: u64 = 80;
+/// What is taken without a grant: what is staged for a file, and in proportion to the limit what rows take
+/// beside their bytes and what connections take.
+const STAGED: u64 = 8 << 20;
+const UNGRANTED: u64 = 16;
+const MOST_UNGRANTED: u64 = 64 << 20;
+/// At most this part of the limit is kept for reuse, or written to a file at once.
+const KEPT_PART: u64 = 4;
+const RUN_PART: u64 = 16;
 
 const REFUSALS: Refusals = Refusals {
     unauthorized: "these pages are for who has their link: treadle shuffle-server shows it on a terminal. \
@@ -53,7 +62,7 @@ pub struct ServerOptions {
     pub directories: Vec<PathBuf>,
     /// Bytes in all directories together, at most.
     pub disk: u64,
-    /// Bytes of rows in memory, at most.
+    /// Bytes of memory that the process takes, at most.
     pub memory: u64,
     /// Pages with its state and metrics; `None`: there are none.
     pub http: Option<Pages>,
@@ -71,9 +80,10 @@ impl ShuffleServer {
     /// Starts one. It takes the process for its own.
     ///
     /// # Errors
-    /// When the master cannot be reached or refuses it, or the port is taken.
+    /// When the master cannot be reached or refuses it, the port is taken, or the memory limit cannot be kept.
     pub fn start(options: ServerOptions, wait: &mut Wait<'_>) -> Result<Self, ServiceError> {
         share_heap();
+        refuse_too_little(options.memory)?;
         let net = options.member.net.clone();
         let listening = Options {
             services: vec![Offer {
@@ -99,6 +109,10 @@ impl ShuffleServer {
             net,
             Some(holding),
             files.clone(),
+            Config {
+                run: config().run.min(options.memory / RUN_PART),
+                ..config()
+            },
             wait,
             |cluster| {
                 if let Some(cluster) = cluster {
@@ -111,6 +125,9 @@ impl ShuffleServer {
             source,
         };
         let plane = member.plane().clone();
+        Pool::global()
+            .keep_at_most(usize::try_from(options.memory / KEPT_PART).unwrap_or(usize::MAX));
+        plane.keep_below(granted(options.memory));
         let service: Box<dyn Service> = Box::new(plane.clone());
         let shared = member.shared();
         let failed = move |reason: String| {
@@ -159,12 +176,36 @@ impl Drop for ShuffleServer {
     }
 }
 
+/// Refuses a limit that the process could not keep.
+fn refuse_too_little(limit: u64) -> Result<(), ServiceError> {
+    let takes = occupied().unwrap_or(0);
+    match limit < takes + (WORKING << 20) {
+        true => Err(ServiceError::TooLittleMemory { limit, takes }),
+        false => Ok(()),
+    }
+}
+
+/// What a process that may take `limit` bytes takes with all that is granted, at most.
+fn granted(limit: u64) -> u64 {
+    limit.saturating_sub(STAGED + (limit / UNGRANTED).min(MOST_UNGRANTED))
+}
+
 /// Bytes of rows in memory, at most, of a process that may take `limit`, and takes `others` beside rows.
 fn target(limit: u64, others: u64) -> u64 {
     // The rest of the memory is for what is written, and for what is no row: indexes, buffers that are
     // kept for the next batches.
-    let reserve = WRITING + others.max(RESERVE.min(limit / 3));
-    limit.saturating_sub(reserve).max(limit / 4)
+    let reserve = writing(limit) + others.max(RESERVE.min(limit / 3));
+    let target = limit.saturating_sub(reserve).max(limit / 8);
+    tested().map_or(target, |rows| target.min(rows))
+}
+
+/// What a test says instead.
+fn tested() -> Option<u64> {
+    if !cfg!(feature = "testing") {
+        return None;
+    }
+    let said = std::env::var("TREADLE_TESTING_SHUFFLE_ROWS").ok()?;
+    said.parse().ok()
 }
 
 /// Gives back what is not used, and has rows go to files where the process takes too much.
@@ -173,7 +214,7 @@ fn look_at_memory(plane: &Plane, limit: u64, reclaim: &mut Reclaim, last: Taken)
         let stats = plane.stats();
         let free =
             Pool::global().idle_bytes() as u64 + Segments::global().stats().idle_bytes as u64;
-        let process = resident().unwrap_or(0);
+        let process = occupied().unwrap_or(0);
         let rows = stats.held.saturating_sub(stats.borrowed);
         Taken {
             process,
@@ -181,7 +222,7 @@ fn look_at_memory(plane: &Plane, limit: u64, reclaim: &mut Reclaim, last: Taken)
             others: process.saturating_sub(free).saturating_sub(rows),
         }
     };
-    let most = limit.saturating_sub(WRITING);
+    let most = limit.saturating_sub(writing(limit));
     let heap = match last.process > most {
         true => Duration::ZERO,
         false => kept(last.process, limit),
@@ -194,6 +235,7 @@ fn look_at_memory(plane: &Plane, limit: u64, reclaim: &mut Reclaim, last: Taken)
     let taken = reclaim.reclaim(&limits, measure);
     // It changes with the rows that are being read, too.
     plane.set_target(target(limit, taken.others));
+    plane.measure();
     taken
 }
 

@@ -14,7 +14,7 @@
 //! | `merged` | the pieces of many batches in one order |
 //! | `stored`, `index` | the batches of a group in memory; where the rows of a run are |
 //! | `read_rows` | the rows of a partition, as a reader gets them |
-//! | `memory` | the plane's part of the worker's memory |
+//! | `memory` | the plane's part of the worker's memory, and the memory of a process that is a server |
 //! | `sent_reads` | reads whose rows have left the process |
 //! | `waiter` | threads that wait for their tasks |
 //!
@@ -62,12 +62,14 @@ use treadle_types::{Runs, WorkerId};
 
 pub use arena::{Arena, ArenaMemory};
 pub use failure::Failure;
+pub use memory::writing;
 pub use packing::Packed;
 pub use read_rows::ReadRows;
 pub use waiter::Waiter;
 
 use held::Held;
 use machines::{After, Machines, RowsToSend, Step};
+use memory::ProcessMemory;
 use sent_reads::SentReads;
 use treadle_reactor::awake;
 use treadle_reactor::thread::{self, caught, lock};
@@ -231,6 +233,7 @@ pub(crate) struct Inner {
     callbacks: Box<dyn Callbacks>,
     options: Options,
     held: Arc<Held>,
+    process: Arc<ProcessMemory>,
     sent: Arc<SentReads>,
     /// Itself, for the thread that serves connections.
     this: Weak<Self>,
@@ -258,6 +261,7 @@ impl Plane {
         callbacks: Box<dyn Callbacks>,
     ) -> Self {
         let held = Arc::new(Held::default());
+        let process = Arc::new(ProcessMemory::default());
         // Others hear of the master when it is gone.
         let options = Options {
             client: worker.0,
@@ -269,7 +273,7 @@ impl Plane {
                 this.clone(),
                 address,
                 files,
-                &held,
+                (&held, &process),
                 config,
             );
             Inner {
@@ -277,6 +281,7 @@ impl Plane {
                 callbacks,
                 options,
                 held,
+                process,
                 sent: Arc::default(),
                 this: this.clone(),
                 wires: OnceLock::new(),
@@ -404,12 +409,21 @@ impl Inner {
         for rows in after.rows {
             send(rows, &self.held, &self.sent);
         }
+        drop(after.garbage);
         if let Some(due) = due {
             let is_late = lock(&self.wakes).is_some_and(|wakes| due < wakes);
             if is_late && let Some(Some(signal)) = self.wires.get() {
                 signal.set();
             }
         }
+        if let Some(most) = after.most {
+            self.process.give_back(most, &self.held);
+            self.measure(true);
+        }
+    }
+
+    fn measure(&self, is_least: bool) {
+        self.with(|machines| machines.steps.push_back(Step::Measure { is_least }));
     }
 
     /// Starts the thread that serves connections, if it does not run.

@@ -23,6 +23,7 @@ use treadle_types::WorkerId;
 use crate::disk::{Disk, Loaded};
 use crate::held::Held;
 use crate::incoming::{Arrived, Incoming};
+use crate::memory::ProcessMemory;
 use crate::outgoing::{Outgoing, Reply};
 use crate::stored::Batches;
 use crate::tasks::Tasks;
@@ -44,6 +45,10 @@ const MOST_USED: usize = 1024;
 #[derive(Debug)]
 pub(crate) enum Step {
     Server(ServerEvent),
+    /// The server is to know what the process takes: what it takes when that is handled.
+    Measure {
+        is_least: bool,
+    },
     Writer(WriterEvent),
     Reader(ReaderEvent),
     /// The bytes of a push that was admitted.
@@ -79,7 +84,9 @@ pub(crate) struct RowsToSend {
 pub(crate) struct After {
     pub(crate) rows: Vec<RowsToSend>,
     /// Bytes to drop. They may be mapped memory: dropping it takes time, and other locks.
-    garbage: Vec<Bytes>,
+    pub(crate) garbage: Vec<Bytes>,
+    /// What the process may take when nobody uses more, if something waits for memory.
+    pub(crate) most: Option<u64>,
     pub(crate) has_told: bool,
     pub(crate) log: Vec<String>,
 }
@@ -106,6 +113,7 @@ pub(crate) struct Machines {
     pub(crate) outgoing: Outgoing,
     disk: Disk,
     held: Arc<Held>,
+    process: Arc<ProcessMemory>,
     /// Loads that were begun and are not forgotten.
     loading: HashSet<u64>,
     loaded: HashMap<(u64, u64), Loaded>,
@@ -128,7 +136,7 @@ impl Machines {
         inner: Weak<Inner>,
         address: &str,
         files: treadle_volume::Options,
-        held: &Arc<Held>,
+        (held, process): (&Arc<Held>, &Arc<ProcessMemory>),
         config: Config,
     ) -> Self {
         Self {
@@ -148,6 +156,7 @@ impl Machines {
             outgoing: Outgoing::new(address, Arc::clone(held)),
             disk: Disk::new(files, Arc::clone(held)),
             held: Arc::clone(held),
+            process: Arc::clone(process),
             loading: HashSet::new(),
             loaded: HashMap::new(),
             reports: Vec::new(),
@@ -204,6 +213,9 @@ impl Machines {
         while let Some(step) = self.steps.pop_front() {
             match step {
                 Step::Server(event) => self.tell_server(event, callbacks),
+                Step::Measure { is_least } => {
+                    self.tell_server(self.process.measured(is_least), callbacks);
+                }
                 Step::Writer(event) => self.tell_writer(event, callbacks),
                 Step::Reader(event) => self.tell_reader(event, callbacks),
                 Step::Arrived { from, push, batch } => {

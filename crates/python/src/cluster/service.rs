@@ -38,6 +38,7 @@ fn raised(error: ServiceError, doing: &str) -> PyErr {
     match error {
         ServiceError::Net(error) => failed(doing)(error),
         ServiceError::Refused(reason) => ShuffleError::new_err(format!("{doing}: {reason}")),
+        ServiceError::TooLittleMemory { .. } => ShuffleError::new_err(error.to_string()),
         ServiceError::Over(reason) => PyConnectionError::new_err(format!("{doing}: {reason}")),
         ServiceError::Late => PyTimeoutError::new_err(format!("{doing}: no answer in time")),
         ServiceError::System { .. } => PyOSError::new_err(format!("{doing}: {error}")),

@@ -17,6 +17,10 @@ use crate::{
     ToServer, Verdict,
 };
 
+/// What it takes to put the batches of a run together again, compared with the run: themselves, and the largest
+/// partition in it.
+const RESTORED: u64 = 2;
+
 /// A copy that is being filled from one of this server.
 #[derive(Debug)]
 pub(super) struct Fill {
@@ -88,6 +92,19 @@ impl Server {
     /// Sends what the windows allow.
     pub(super) fn pump_fills(&mut self, effects: &mut Effects) {
         let (now, window) = (self.now, self.config.server_window);
+        let restoring = RESTORED * self.config.run;
+        let memory = &mut self.memory;
+        memory.fills_want = 0;
+        if self.fills.values().all(Fill::is_empty) {
+            memory.restoring = 0;
+        } else if memory.restoring == 0 {
+            if !memory.ledger.has_room(restoring) {
+                memory.fills_want = restoring;
+                return;
+            }
+            memory.restoring = restoring;
+            memory.ledger.grant(restoring);
+        }
         for (&(shuffle, copy), fill) in &mut self.fills {
             let held = self.shuffles.get(&shuffle);
             let Some(state) = held.and_then(|held| held.groups.get(&copy)) else {
@@ -107,6 +124,12 @@ impl Server {
                 let Some(batch) = batch else {
                     continue;
                 };
+                if !memory.ledger.has_room(batch.length) {
+                    memory.fills_want = batch.length;
+                    fill.queue.push_front(id);
+                    break;
+                }
+                memory.ledger.grant(batch.length);
                 fill.sent.insert(id, batch.length);
                 fill.bytes += batch.length;
                 let push = Push {
@@ -119,7 +142,7 @@ impl Server {
                 let message = ToServer::Push(push);
                 effects.push(ServerEffect::Tell { to, message });
             }
-            if fill.queue.is_empty() && fill.sent.is_empty() {
+            if fill.is_empty() {
                 fill.is_told = true;
                 let message = ToServer::Adopt {
                     shuffle,
@@ -254,6 +277,16 @@ impl Fill {
     fn wait(&mut self, until: Duration) {
         self.retry_at = until;
         self.tries += 1;
+    }
+
+    /// Whether it has been given everything.
+    fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.sent.is_empty()
+    }
+
+    /// Bytes that are under way to it.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// What is counted beside what there is.

@@ -3,12 +3,15 @@
 use core::time::Duration;
 
 use alloc::collections::VecDeque;
+use alloc::string::ToString as _;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::config::pause;
+use crate::server::fill::Fill;
+use crate::server::ledger::{BATCH, Ledger};
 use crate::server::{Effects, Place, Server, ServerEffect};
-use crate::{BatchId, GroupId, ShuffleError, ShuffleId, ToMaster};
+use crate::{ApplicationId, BatchId, GroupId, ShuffleError, ShuffleId, ToMaster};
 
 /// How much there is, and how much there may be.
 #[derive(Debug)]
@@ -21,6 +24,15 @@ pub(super) struct Memory {
     pub(super) arriving: u64,
     /// Whether something waits for room.
     pub(super) is_wanted: bool,
+    /// What the process takes.
+    pub(super) ledger: Ledger,
+    /// Bytes of the process's memory that the next push waits for, and the next read, and the copies that are
+    /// filled.
+    pub(super) pushes_want: u64,
+    pub(super) reads_want: u64,
+    pub(super) fills_want: u64,
+    /// Bytes that were granted to put batches together again.
+    pub(super) restoring: u64,
     /// What is being written: one run at a time, since disks are fast at large writes that follow one
     /// another.
     pub(super) spilling: Option<Spilling>,
@@ -53,6 +65,11 @@ impl Default for Memory {
             resident: 0,
             arriving: 0,
             is_wanted: false,
+            ledger: Ledger::default(),
+            pushes_want: 0,
+            reads_want: 0,
+            fills_want: 0,
+            restoring: 0,
             spilling: None,
             rests: VecDeque::new(),
             next_run: 0,
@@ -65,16 +82,40 @@ impl Default for Memory {
 
 impl Memory {
     /// Whether a batch of this length can be let in, if so many percent are for others. One alone always
-    /// can.
+    /// can, as far as the process has room.
     pub(super) fn has_room(&self, length: u64, reserve: u64) -> bool {
         let taken = self.resident + self.arriving;
-        let limit = self.limit - self.limit / 100 * reserve.min(100);
-        taken == 0 || taken.saturating_add(length) <= limit
+        let limit = self.limit - self.reserved(reserve);
+        let is_within = taken == 0 || taken.saturating_add(length) <= limit;
+        is_within && self.ledger.has_room(self.push_takes(length, reserve))
     }
 
-    /// Why files cannot be written, if they cannot.
-    pub(super) fn failure(&self) -> Option<Arc<str>> {
-        self.failure.clone()
+    /// Bytes of which so many percent are for others.
+    fn reserved(&self, reserve: u64) -> u64 {
+        self.limit / 100 * reserve.min(100)
+    }
+
+    /// What the process must have room for, if a batch of this length is to be let in. What a read waits for is
+    /// left to it.
+    pub(super) fn push_takes(&self, length: u64, reserve: u64) -> u64 {
+        let others = self.reserved(reserve).saturating_add(self.reads_want);
+        length.saturating_add(BATCH).saturating_add(others)
+    }
+
+    /// A read waits, for so much of the process's memory if that is what it waits for.
+    pub(super) fn want_to_read(&mut self, bytes: u64) {
+        if self.reads_want == 0 && !self.ledger.has_room(bytes) {
+            self.reads_want = bytes;
+        }
+    }
+
+    /// Why no batch will have room, if so: files cannot be written, or rows take nothing and the process has no
+    /// room.
+    pub(super) fn failure(&self, is_idle: bool) -> Option<Arc<str>> {
+        let is_full = is_idle && self.resident == 0 && self.ledger.is_fresh();
+        self.failure
+            .clone()
+            .or_else(|| is_full.then(|| self.ledger.to_string().into()))
     }
 
     pub(super) fn retry_at(&self) -> Option<Duration> {
@@ -90,7 +131,8 @@ impl Memory {
 
     /// Whether rows in memory are to go to files.
     fn is_short(&self) -> bool {
-        self.resident > self.target || (self.is_wanted && self.resident > 0)
+        let is_wanted = self.is_wanted || self.reads_want > 0 || self.fills_want > 0;
+        self.resident > self.target || (is_wanted && self.resident > 0)
     }
 
     pub(super) fn spilling_of(&self, shuffle: ShuffleId, group: GroupId) -> Option<u64> {
@@ -100,6 +142,42 @@ impl Memory {
 }
 
 impl Server {
+    /// Bytes that were granted, and that may not be in memory yet.
+    pub(super) fn open(&self) -> u64 {
+        let arriving = self.memory.arriving + self.arriving.len() as u64 * BATCH;
+        let filling: u64 = self.fills.values().map(Fill::bytes).sum();
+        arriving + self.read_budget.taken() + filling + self.memory.restoring
+    }
+
+    /// Whether the process has room for a read that has waited since then. One that is larger than all that can
+    /// be given back begins without: it would wait forever. There is one of each application at most.
+    pub(super) fn has_memory_for(
+        &self,
+        application: ApplicationId,
+        bytes: u64,
+        since: Duration,
+    ) -> bool {
+        let memory = &self.memory;
+        // A writer may be stopped in the middle of a batch.
+        let can_come = memory.arriving > 0 && self.now < since + self.config.patience;
+        let can_write = memory.resident > 0 && memory.failure.is_none();
+        let can_wait = can_come || can_write || !memory.ledger.is_fresh();
+        memory.ledger.has_room(bytes) || (!can_wait && self.read_budget.is_first(application))
+    }
+
+    /// Has the process measured, if something waits for its memory.
+    pub(super) fn measure(&mut self, effects: &mut Effects) {
+        let open = self.open();
+        let memory = &mut self.memory;
+        for bytes in [memory.reads_want, memory.pushes_want, memory.fills_want] {
+            if bytes > 0
+                && let Some(most) = memory.ledger.ask(bytes, open)
+            {
+                return effects.push(ServerEffect::Measure { most });
+            }
+        }
+    }
+
     /// Begins to write the oldest transfers of the largest group, if there is more than the target, or
     /// what is left of transfers that are partly in files. All batches of a transfer go together, since
     /// they may be in one arena.

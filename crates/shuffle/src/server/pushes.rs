@@ -7,6 +7,7 @@ use core::time::Duration;
 
 use crate::block::Table;
 use crate::config::Guard;
+use crate::server::ledger::BATCH;
 use crate::server::shares::Turn;
 use crate::server::{ConnectionId, Effects, Server, ServerEffect};
 use crate::{
@@ -60,6 +61,7 @@ impl Server {
                     None => self.park(from, push, effects),
                 }
                 self.memory.is_wanted = true;
+                self.want_to_push(&push);
                 self.relieve(effects);
             }
             decision => self.carry_out(decision, from, push, effects),
@@ -123,15 +125,24 @@ impl Server {
         if state.is_poisoned && Guard::Poison.holds() {
             return Decision::Refuse(Refusal::Damaged);
         }
-        let reserve = if self.has_reserve(push) {
-            0
-        } else {
-            self.config.reserve
-        };
-        if !self.memory.has_room(push.length, reserve) {
+        if !self.memory.has_room(push.length, self.reserve(push)) {
             return Decision::AwaitRoom;
         }
         Decision::Admit
+    }
+
+    /// The percent of the room that are not for this push.
+    fn reserve(&self, push: &Push) -> u64 {
+        match self.has_reserve(push) {
+            true => 0,
+            false => self.config.reserve,
+        }
+    }
+
+    /// A push waits for room.
+    fn want_to_push(&mut self, push: &Push) {
+        let reserve = self.reserve(push);
+        self.memory.pushes_want = self.memory.push_takes(push.length, reserve);
     }
 
     fn carry_out(
@@ -151,6 +162,7 @@ impl Server {
                     let tenant = self.tenant(push.shuffle);
                     self.pushed.serve(tenant, push.length);
                     self.memory.arriving += push.length;
+                    self.memory.ledger.grant(push.length + BATCH);
                     effects.push(ServerEffect::Admit { from, push });
                 }
             }
@@ -163,6 +175,8 @@ impl Server {
     /// Looks at what waits once more, and makes room.
     pub(super) fn unpark(&mut self, effects: &mut Effects) {
         self.memory.is_wanted = false;
+        self.memory.pushes_want = 0;
+        let is_idle = self.open() == 0;
         // By whether the reserve is theirs, and application: what waits for room, with its place.
         let mut waiting = Awaiting::new();
         let parked = core::mem::take(&mut self.parked);
@@ -178,7 +192,7 @@ impl Server {
                     self.refuse(parked.from, &parked.push, Refusal::Unknown, effects);
                 }
                 Decision::AwaitPlan => self.parked.push_back(parked),
-                Decision::AwaitRoom => match self.memory.failure().filter(|_| is_late) {
+                Decision::AwaitRoom => match self.memory.failure(is_idle).filter(|_| is_late) {
                     Some(reason) => {
                         let reason = Refusal::NoRoom(reason);
                         self.refuse(parked.from, &parked.push, reason, effects);
@@ -193,6 +207,9 @@ impl Server {
         let mut rest: Vec<(usize, Parked)> = waiting.into_values().flatten().collect();
         rest.sort_unstable_by_key(|(at, _)| *at);
         self.memory.is_wanted = !rest.is_empty();
+        if let Some((_, first)) = rest.first() {
+            self.want_to_push(&first.push);
+        }
         // What waits for a plan stays before them.
         self.parked
             .extend(rest.into_iter().map(|(_, parked)| parked));

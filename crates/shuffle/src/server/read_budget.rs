@@ -25,9 +25,18 @@ impl ReadBudget {
     /// Whether a read of so many bytes may begin. One of each application always may: it can be larger than
     /// the limit, and who does not take its rows holds up itself only.
     pub(super) fn has_room(&self, application: ApplicationId, bytes: u64, limit: u64) -> bool {
+        self.taken.saturating_add(bytes) <= limit || self.is_first(application)
+    }
+
+    /// Whether no read of an application has begun.
+    pub(super) fn is_first(&self, application: ApplicationId) -> bool {
         let mut reads = self.reads.values();
-        self.taken.saturating_add(bytes) <= limit
-            || reads.all(|taken| taken.application != application)
+        reads.all(|taken| taken.application != application)
+    }
+
+    /// What all take, in bytes.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken
     }
 
     /// A read begins.

@@ -4,6 +4,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::hint::black_box;
+use core::time::Duration;
 
 use crate::config::Guard;
 use crate::server::read_queue::Waiting;
@@ -42,7 +43,7 @@ impl Server {
         let has_others = self.waiting.has_others(application);
         // Whose reads have no room holds up nobody else.
         let is_next = self.readings.len() < self.config.reads.max(1) && ahead == 0;
-        if is_next && self.has_room_for(&fetch, group) {
+        if is_next && self.has_room_for(&fetch, group, self.now) {
             return self.begin_read(to, (fetch, group), effects);
         }
         let turn = Turn::new(ahead, self.now);
@@ -78,6 +79,7 @@ impl Server {
     pub(super) fn pump_reads(&mut self, effects: &mut Effects) {
         // Applications whose next read has no room.
         let mut full = BTreeSet::new();
+        self.memory.reads_want = 0;
         while self.readings.len() < self.config.reads.max(1) {
             let heads = self.waiting.heads();
             let heads = heads.filter(|(_, waiting)| !full.contains(&waiting.tenant.application));
@@ -91,9 +93,11 @@ impl Server {
             let application = waiting.tenant.application;
             let readable = self.readable(&waiting.fetch);
             if let Ok(group) = readable
-                && !self.has_room_for(&waiting.fetch, group)
+                && !self.has_room_for(&waiting.fetch, group, waiting.turn.since)
             {
                 full.insert(application);
+                let (_, bytes) = self.bytes_of(&waiting.fetch, group);
+                self.memory.want_to_read(bytes);
                 continue;
             }
             let Some(Waiting { to, fetch, .. }) = self.waiting.pop(application) else {
@@ -107,7 +111,7 @@ impl Server {
     }
 
     /// The bytes of rows that a read loads or sends, and what it takes of memory: at most a piece of each map
-    /// that has rows.
+    /// that has rows, and rows of files twice, since they are loaded and put together.
     fn bytes_of(&self, fetch: &Fetch, group: GroupId) -> (u64, u64) {
         let held = self.shuffles.get(&fetch.shuffle);
         let state = held.and_then(|held| held.groups.get(&group));
@@ -115,16 +119,21 @@ impl Server {
             let stripes = fetch.maps.map(|maps| state.counts.stripes_of(maps));
             let Tally { rows, bytes, .. } = state.counts.of(fetch.partition, stripes);
             let pieces = rows.min(state.attempts.len() as u64);
-            (bytes, bytes.saturating_add(pieces * PIECE))
+            let times = if state.runs.is_empty() { 1 } else { 2 };
+            (
+                bytes,
+                bytes.saturating_mul(times).saturating_add(pieces * PIECE),
+            )
         })
     }
 
-    /// Whether what a read takes has room beside other reads: in half of what rows may take.
-    fn has_room_for(&self, fetch: &Fetch, group: GroupId) -> bool {
+    /// Whether what a read takes has room beside other reads, in half of what rows may take, and in the process.
+    fn has_room_for(&self, fetch: &Fetch, group: GroupId, since: Duration) -> bool {
         let application = self.reader_of(fetch).application;
         let (_, memory) = self.bytes_of(fetch, group);
         let limit = self.memory.limit / 2;
         self.read_budget.has_room(application, memory, limit)
+            && self.has_memory_for(application, memory, since)
     }
 
     fn begin_read(
@@ -139,6 +148,7 @@ impl Server {
         let load = self.next_load;
         self.next_load += 1;
         self.read_budget.take(load, tenant.application, memory);
+        self.memory.ledger.grant(memory);
         let reading = Reading {
             to,
             fetch,

@@ -3,6 +3,7 @@
 mod master;
 mod model;
 mod placement;
+mod process;
 mod reader;
 mod reads;
 mod server;

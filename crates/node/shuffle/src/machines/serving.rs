@@ -146,6 +146,7 @@ impl Machines {
                 let tally: Tally = pieces.iter().map(ReadPiece::tally).sum();
                 self.send_rows(to, (read, load), tally.narrow(), pieces, rows);
             }
+            ServerEffect::Measure { most } => self.after.most = Some(most),
             ServerEffect::Tell { to, message } => self.tell_copy(to, message),
             ServerEffect::Disconnect(connection) => self.incoming.end(connection),
             ServerEffect::Report(message) => {

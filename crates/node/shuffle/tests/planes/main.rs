@@ -268,8 +268,14 @@ fn plans_that_come_while_rows_are_gathered_lose_no_row() {
     };
     let plane = cluster.plane(1).clone();
     let receipt = thread::scope(|scope| {
-        let task =
-            scope.spawn(|| plane.transfer(source.rows.transfer(1), false, &source, &mut never()));
+        let task = scope.spawn(|| {
+            plane.transfer(
+                source.rows.transfer(1),
+                (false, false),
+                &source,
+                &mut never(),
+            )
+        });
         source.gate.wait();
         // What was at 2 goes to 3 in part, and before its rows are gathered to 1.
         cluster.lose(2);
@@ -330,7 +336,7 @@ fn a_receipt_without_all_rows_of_its_input_fails_the_transfer() {
     let transfer = source.whole.transfer(1);
     let failed = cluster
         .plane(1)
-        .transfer(transfer, false, &source, &mut never());
+        .transfer(transfer, (false, false), &source, &mut never());
     let Err(Failure::Failed(reason)) = failed else {
         panic!("rows are missing: {failed:?}");
     };
@@ -347,7 +353,7 @@ fn tasks_that_wait_are_given_back_when_the_worker_ends() {
     let map = Numbers::new(0, 10, 2);
     let ended = cluster
         .plane(1)
-        .transfer(map.transfer(1), false, &map, &mut never());
+        .transfer(map.transfer(1), (false, false), &map, &mut never());
     assert!(matches!(ended, Err(Failure::Again(_))), "{ended:?}");
     cluster.register(2, 2);
     let plane = cluster.plane(1).clone();
@@ -442,7 +448,7 @@ fn a_lost_copy_of_many_maps_is_made_again() {
     let plane = cluster.plane(1);
     let transfer = |map: &Numbers| {
         let transfer = map.transfer(attempt(map));
-        let receipt = plane.transfer(transfer, false, map, &mut never());
+        let receipt = plane.transfer(transfer, (false, false), map, &mut never());
         plane.finished(transfer.attempt, true);
         receipt.unwrap()
     };

@@ -6,7 +6,9 @@ import asyncio
 import gc
 import os
 import signal
+import sys
 import threading
+import time
 from typing import Any
 
 import dask
@@ -16,6 +18,7 @@ from dask import delayed
 from distributed import Event, Lock, Queue, Semaphore, Variable, as_completed, get_client
 
 from client_support import AGAINST, SOON, inc
+from treadle.client._ends import shorter
 from waiting import until
 
 
@@ -208,6 +211,29 @@ def test_a_timeout_ends_what_unpickling_waits_for(client: distributed.Client, ki
         future.result(1)
     # The client goes on.
     assert client.submit(inc, 1, pure=False).result(SOON) == 2
+
+
+@pytest.mark.skipif(AGAINST != "treadle", reason="it is about Treadle's own waits")
+def test_a_wait_that_was_interrupted_ends_no_later_one(client: distributed.Client) -> None:
+    future = client.submit(inc, 1, pure=False)
+    distributed.wait(future)
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        if frame.f_code.co_name == "__exit__" and frame.f_code.co_filename.endswith("_ends.py"):
+            raise KeyboardInterrupt
+        return None
+
+    # As a signal handler that raises just then.
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            future.result(0.1)
+    finally:
+        sys.settrace(before)
+    until(lambda: shorter(SOON) == SOON, "the wait is over")
+    later = client.submit(time.sleep, 0.3, pure=False)
+    assert later.result(SOON) is None
 
 
 def test_a_signal_handler_may_ask(client: distributed.Client) -> None:

@@ -305,14 +305,14 @@ fn what_returns_little_does_not_wait_for_memory() {
     let reader = cluster.one(reads(&[value]).function(1).on(&[1]));
     cluster.start_all();
     let large = cluster.one(reads(&[]).function(2).on(&[1]));
-    let object = cluster.one(reads(&[]).function(8).on(&[1]).priority(1));
     let small = cluster.one(reads(&[]).function(7).on(&[1]).priority(1));
     let inline = cluster.one(reads(&[known]).function(7).on(&[1]).priority(1));
     assert_eq!(cluster.state(reader), State::Assigned);
     assert_eq!(cluster.state(large), State::Ready);
-    assert_eq!(cluster.state(object), State::Ready);
     assert_eq!(cluster.worker_of(small), WorkerId(1));
     assert_eq!(cluster.worker_of(inline), WorkerId(1));
+    let object = cluster.one(reads(&[]).function(8).on(&[1]).priority(2));
+    assert_eq!(cluster.state(object), State::Ready);
 }
 
 #[test]

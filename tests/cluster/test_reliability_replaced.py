@@ -53,8 +53,7 @@ class PanicsOnce:
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
 
-    @property
-    def nbytes(self) -> int:
+    def __sizeof__(self) -> int:
         self.gate.arrive()
         if not self.gate.arrived(2):
             panic()
@@ -149,7 +148,7 @@ def test_a_worker_that_was_retired_stays_away_until_the_cluster_wants_it(new_cli
     assert processes(client) == before
     assert len(addresses(client)) == 1
     # Whoever joins does not wait for it.
-    second = client.cluster.get_client()
+    second = distributed.Client(client.cluster, set_as_default=False)
     assert second.submit(inc, 1).result(timeout=SOON) == 2
     second.close()
     client.cluster.scale(2)

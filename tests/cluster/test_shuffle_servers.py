@@ -370,9 +370,9 @@ def stop_the_loop(dask_scheduler):
 
 
 def replace_sidecar(client):
-    replaced = client.cluster._sidecar.scheduler.id
+    replaced = client.cluster._sidecar.scheduler
     client.run_on_scheduler(stop_the_loop)
-    until(lambda: client.cluster._sidecar.scheduler.id != replaced, "it is replaced")
+    until(lambda: client.cluster._sidecar.scheduler is not replaced, "it is replaced")
 
 
 @pytest.mark.parametrize("sidecar_goes", ["never", "before-the-end", "after-the-end"])

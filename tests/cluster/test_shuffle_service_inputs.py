@@ -256,6 +256,7 @@ def test_numbers_of_arrow_of_any_type_come_back(service: Service) -> None:
     batch = pa.RecordBatch.from_arrays([*columns, pa.array([1, 2, 3], pa.int8())], schema=schema)
     with service.shuffle(1, 1, schema) as shuffle:
         assert came_back(shuffle, batch.slice(1)).equals(batch.slice(1), check_metadata=True)
+    with service.shuffle(1, 1, schema) as shuffle:
         writer = shuffle.writer(0)
         for at in (0, 1, 3):
             writer.write(batch.slice(at, 2 if at else 1), 0)

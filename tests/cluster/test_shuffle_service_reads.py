@@ -60,7 +60,7 @@ def test_reads_at_once_wait_until_there_is_memory_for_them(
 
 # A process of another application that reads with many threads for as long as it lives.
 READER = """
-import sys, threading
+import os, sys, threading
 from treadle.shuffle import Service
 
 address, application, number, generation = sys.argv[1], *map(int, sys.argv[2:])
@@ -70,7 +70,7 @@ reader = shuffle.reader(generation)
 def read(partition):
     while True:
         reader.read(partition)
-        print("read", flush=True)
+        os.write(1, b"read\\n")
 
 for partition in range(shuffle.partitions):
     threading.Thread(target=read, args=[partition]).start()
@@ -103,7 +103,7 @@ def stopped_reader(servers: Servers, shuffle: Shuffle, application: int) -> Iter
 @contextmanager
 def wide_shuffle(servers: Servers) -> Iterator[Shuffle]:
     """A shuffle of which a server can return few partitions at once. Some rows are in files."""
-    servers.begin("a", "--memory-limit", "128 MiB")
+    servers.begin("a", "--memory-limit", "192 MiB")
     servers.ready()
     with servers.service.shuffle(2, PARTITIONS, WIDE, copies=1) as shuffle:
         rows = np.zeros(ROWS_OF_A_MAP, WIDE)

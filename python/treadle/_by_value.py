@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import io
 import pickle
 import sys
 import typing
@@ -77,12 +76,12 @@ def dumps(
         Whatever pickling raises.
     """
     try:
-        return _dumps(Pickler, value, protocol, buffer_callback)
+        return _whole.dumps_by(Pickler, value, protocol, buffer_callback)
     except Exception:
         if "distributed" in sys.modules:
             # Buffers that were called back are of no use, and do no harm.
             with suppress(Exception):
-                return _dumps(_of_families(), value, protocol, None)
+                return _whole.dumps_by(_of_families(), value, protocol)
         raise
 
 
@@ -113,14 +112,8 @@ class ByValue:
         return pickle.loads, (dumps_as_needed(self.value),)
 
 
-def _dumps(by: Any, value: Any, protocol: int, buffer_callback: Any) -> bytes:
-    file = io.BytesIO()
-    by(file, protocol=protocol, buffer_callback=buffer_callback).dump(value)
-    return file.getvalue()
-
-
 def _dumps_alone(value: Any) -> bytes:
-    return _dumps(_Alone, value, 5, None)
+    return _whole.dumps_by(_Alone, value)
 
 
 def _of_families() -> Any:

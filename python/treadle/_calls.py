@@ -13,7 +13,7 @@ import pickle
 from collections.abc import Mapping
 from typing import Any
 
-from treadle import _by_value
+from treadle import _by_value, _whole
 from treadle._compat.distributed import Serialize, ToPickle
 from treadle.worker import errors
 
@@ -74,9 +74,7 @@ class _Opener(pickle.Unpickler):
 
 
 def _pack(value: Any) -> bytes:
-    file = io.BytesIO()
-    _Packer(file, protocol=5).dump(value)
-    return file.getvalue()
+    return _whole.dumps_by(_Packer, value)
 
 
 def _is_plain(value: Any, depth: int = 8) -> bool:

@@ -24,6 +24,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from treadle import _by_value, _whole
 from treadle._compat.ipyparallel import CANNED
+from treadle._whole import PLAIN
 
 __all__ = [
     "Buffer",
@@ -35,9 +36,6 @@ __all__ = [
     "loads_values",
     "remembered",
 ]
-
-# Nothing about these is special here.
-_PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 # What ipyparallel's `interactive` and its like mark as the user's own.
 _MAIN = "__main__"
@@ -94,7 +92,7 @@ def dumps(value: Any, *, by_value: bool = False) -> list[Any]:
     Exception
         Whatever pickling raises.
     """
-    if type(value) in _PLAIN:
+    if type(value) in PLAIN:
         return [pickle.dumps(value, protocol=5)]
     file = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []

@@ -8,12 +8,11 @@ from typing import Any
 
 from dask.tokenize import tokenize as tokenize_as_dask
 
+from treadle._whole import PLAIN
+
 __all__ = ["tokenize"]
 
 _DEEPEST = 32
-
-# Dask tells all of them.
-_PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
 def tokenize(*values: Any) -> str:
@@ -28,7 +27,7 @@ def _told(value: Any, within: tuple[int, ...] = ()) -> Any:
     and attributes and flags of pandas. It refuses masked arrays where ``dask.array`` was not imported.
     """
     kind = type(value)
-    if kind in _PLAIN or hasattr(kind, "__dask_tokenize__"):
+    if kind in PLAIN or hasattr(kind, "__dask_tokenize__"):
         return value
     if kind in (list, tuple, dict):
         # Containers deep within others, and those within themselves, are left to Dask.

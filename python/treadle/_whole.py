@@ -8,9 +8,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Pickler", "dumps", "layout_of", "reduce", "view_of"]
+__all__ = ["PLAIN", "Pickler", "dumps", "dumps_by", "layout_of", "reduce", "view_of"]
 
 _Keep = Callable[[pickle.PickleBuffer], Any]
+
+# Objects of these are nothing but their values.
+PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 # Formats that `memoryview.cast` knows.
 _KNOWN = frozenset("cbBhHiIlLqQnNfdP?")
@@ -21,8 +24,13 @@ _OF_MASKED = {"_mask", "_fill_value", "_baseclass", "_sharedmask", "_isfield"}
 
 def dumps(obj: Any, protocol: int = 5, buffer_callback: _Keep | None = None) -> bytes:
     """Return a pickle, as :func:`pickle.dumps`, of all of an object."""
+    return dumps_by(Pickler, obj, protocol, buffer_callback)
+
+
+def dumps_by(kind: Any, obj: Any, protocol: int = 5, buffer_callback: _Keep | None = None) -> bytes:
+    """Return what a pickler of this class makes of an object."""
     file = io.BytesIO()
-    Pickler(file, protocol=protocol, buffer_callback=buffer_callback).dump(obj)
+    kind(file, protocol=protocol, buffer_callback=buffer_callback).dump(obj)
     return file.getvalue()
 
 

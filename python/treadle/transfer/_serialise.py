@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from treadle import _by_value, _core, _whole
 from treadle._spawned import SCRIPT
+from treadle._whole import PLAIN
 
 __all__ = ["decode", "encode"]
 
@@ -23,8 +22,6 @@ _SMALLEST = 512
 _MAX_BUFFERS = (1 << 16) - 16
 # Device of DLPack: the memory of the CPU.
 _CPU = 1
-# Their pickles are whole, have no buffers, and name nothing of a script.
-_PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 Encoded = tuple[int, bytes, list[Any]]
 
@@ -55,21 +52,17 @@ def decode(kind: int, frames: list[Any]) -> Any:
     )
 
 
-def _dumps(kind: Any, obj: Any, keep: Callable[[pickle.PickleBuffer], bool]) -> bytes:
-    file = io.BytesIO()
-    with _core.Pickling():
-        kind(file, protocol=5, buffer_callback=keep).dump(obj)
-    return file.getvalue()
-
-
 def _is_plain(obj: Any) -> bool:
-    """Whether it is a plain value, or a container of some: most small objects are."""
+    """Whether it is a plain value, or a container of some: most small objects are.
+
+    Their pickles are whole, have no buffers, and name nothing of a script.
+    """
     kind = type(obj)
     if kind is tuple or kind is list:
-        return _PLAIN.issuperset(map(type, obj))
+        return PLAIN.issuperset(map(type, obj))
     if kind is dict:
-        return _PLAIN.issuperset(map(type, obj.values())) and _PLAIN.issuperset(map(type, obj))
-    return kind in _PLAIN
+        return PLAIN.issuperset(map(type, obj.values())) and PLAIN.issuperset(map(type, obj))
+    return kind in PLAIN
 
 
 def _pickle(obj: Any) -> Encoded:
@@ -88,7 +81,8 @@ def _pickle(obj: Any) -> Encoded:
         return False
 
     try:
-        stream = _dumps(_whole.Pickler, obj, keep)
+        with _core.Pickling():
+            stream = _whole.dumps(obj, buffer_callback=keep)
         by_value = SCRIPT in stream
     except (AttributeError, pickle.PicklingError, TypeError):
         # Lambdas, local classes, modules, …
@@ -96,7 +90,7 @@ def _pickle(obj: Any) -> Encoded:
     if by_value:
         # What is defined in this process's script does not exist in the other's.
         buffers.clear()
-        stream = _dumps(_by_value.Pickler, obj, keep)
+        stream = _whole.dumps_by(_by_value.Pickler, obj, buffer_callback=keep)
     return _PICKLE, stream, buffers
 
 

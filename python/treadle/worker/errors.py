@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import io
 import os
 import pickle
 import traceback as tracebacks
@@ -25,7 +24,7 @@ from dask.utils import typename
 from distributed.exceptions import Reschedule
 from distributed.utils import truncate_exception
 
-from treadle import _by_value, _core
+from treadle import _by_value, _core, _whole
 from treadle._compat.dask import task_spec
 from treadle._compat.distributed import worker_module
 from treadle._spawned import SCRIPT
@@ -221,9 +220,9 @@ class _Pickler(pickle.Pickler):
 
 class _CloudPickler(_by_value.Pickler):
     def __init__(
-        self, file: Any, protocol: int, reducer: Callable[[BaseException], Any] = reduce
+        self, file: Any, *, reducer: Callable[[BaseException], Any] = reduce, **options: Any
     ) -> None:
-        super().__init__(file, protocol=protocol)
+        super().__init__(file, **options)
         self._reducer = reducer
 
     def reducer_override(self, obj: Any) -> Any:
@@ -232,10 +231,8 @@ class _CloudPickler(_by_value.Pickler):
 
 
 def _dumps(by: Any, value: Any) -> bytes:
-    file = io.BytesIO()
     with _core.Pickling():
-        by(file, protocol=5).dump(value)
-    return file.getvalue()
+        return _whole.dumps_by(by, value)
 
 
 def _visible(traceback: TracebackType | None) -> TracebackType | None:

@@ -47,10 +47,9 @@ impl Server {
             return self.begin_read(to, (fetch, group), effects);
         }
         let turn = Turn::new(ahead, self.now);
-        let pause = match Guard::Shares.holds() && has_others {
-            true => first.and_then(|first| pause_of((first, ahead), self.now, &self.config)),
-            false => None,
-        };
+        let pause = first
+            .filter(|_| has_others)
+            .and_then(|first| pause_of((first, ahead), self.now, &self.config));
         let reason = match pause {
             Some(pause) => Refusal::Sleep(pause),
             None if self.waiting.len() >= self.config.parked => Refusal::Busy,

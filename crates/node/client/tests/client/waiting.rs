@@ -7,11 +7,11 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use treadle_messages::Standing;
 use treadle_net::{NetError, Wait};
-use treadle_node_client::{ClientError, Event};
+use treadle_node_client::{ClientError, Event, Lead};
 use treadle_reactor::leader::is_busy;
 
 use crate::support::{
-    TestClient, eventually, inline, next_finished, notice, soon, start, watched, within,
+    Scheduler, TestClient, eventually, inline, next_finished, notice, soon, start, watched, within,
 };
 
 pub(crate) fn is_readable(descriptor: BorrowedFd<'_>) -> bool {
@@ -143,14 +143,23 @@ fn a_thread_that_waits_learns_that_another_has_processed_something() {
     });
 }
 
+/// Has this thread lead, and be at the first of two notices of `x`.
+fn at_the_first<'a>(
+    scheduler: &mut Scheduler,
+    client: &'a TestClient,
+) -> (u32, Lead<'a, &'static str>) {
+    let id = watched(scheduler, client, "x");
+    scheduler.say([notice(id, inline(b"1")), notice(id, inline(b"2"))]);
+    let lead = client.try_lead().unwrap();
+    lead.receive(&mut soon()).unwrap();
+    assert!(lead.next(|owner| *owner).is_some());
+    (id, lead)
+}
+
 #[test]
 fn a_thread_that_leads_may_lead_again() {
     let (mut scheduler, client) = start();
-    let id = watched(&mut scheduler, &client, "x");
-    scheduler.say([notice(id, inline(b"1")), notice(id, inline(b"2"))]);
-    let outer = client.try_lead().unwrap();
-    outer.receive(&mut soon()).unwrap();
-    assert!(outer.next(|owner| *owner).is_some());
+    let (_, outer) = at_the_first(&mut scheduler, &client);
     // What the application does with it waits for the next one.
     assert_eq!(next_finished(&client), "x");
     std::thread::scope(|scope| {
@@ -187,11 +196,7 @@ fn waits_end_in_time_and_by_a_call() {
 /// is processed there.
 fn is_processed_elsewhere(about_to_wait: impl FnOnce(&TestClient)) {
     let (mut scheduler, client) = start();
-    let id = watched(&mut scheduler, &client, "x");
-    scheduler.say([notice(id, inline(b"1")), notice(id, inline(b"2"))]);
-    let lead = client.try_lead().unwrap();
-    lead.receive(&mut soon()).unwrap();
-    assert!(lead.next(|owner| *owner).is_some());
+    let (id, lead) = at_the_first(&mut scheduler, &client);
     about_to_wait(&client);
     std::thread::scope(|scope| {
         scope.spawn(|| assert_eq!(next_finished(&client), "x"));
@@ -216,11 +221,7 @@ fn a_thread_steps_aside() {
 #[test]
 fn an_event_loop_takes_over_from_a_thread_that_is_stuck() {
     let (mut scheduler, client) = start();
-    let id = watched(&mut scheduler, &client, "x");
-    scheduler.say([notice(id, inline(b"1")), notice(id, inline(b"2"))]);
-    let lead = client.try_lead().unwrap();
-    lead.receive(&mut soon()).unwrap();
-    assert!(lead.next(|owner| *owner).is_some());
+    let (_, lead) = at_the_first(&mut scheduler, &client);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut taken = false;

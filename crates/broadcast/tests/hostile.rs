@@ -179,6 +179,25 @@ fn a_client_is_told_nothing_as_if_it_were_an_engine() {
     top.check().unwrap();
 }
 
+#[test]
+fn a_cast_keeps_its_place_in_the_order() {
+    let mut victim = Engine::new();
+    let beside = Offer {
+        previous: Previous([(1, 0)].into_iter().collect()),
+        unordered: true,
+        ..offer(2, Runs::one(0), 0)
+    };
+    victim.tell(TOP, offers(beside.clone())).unwrap();
+    victim.tell(TOP, offers(offer(1, Runs::one(0), 0))).unwrap();
+    assert_eq!(victim.running.map(|cast| cast.number), Some(1));
+    assert!(victim.beside.contains(&beside.cast));
+    let ordered = Offer {
+        unordered: false,
+        ..beside
+    };
+    refuses(&mut victim, TOP, offers(ordered), "place in the order");
+}
+
 fn runs() -> impl Strategy<Value = Runs> {
     prop::collection::btree_set(0..6_u64, 0..6).prop_map(|ids| ids.into_iter().collect())
 }
@@ -312,6 +331,9 @@ proptest! {
                 victim.handle(Event::Broken(from)).unwrap();
             }
             if ends && let Some(cast) = victim.running.take() {
+                victim.handle(Event::Ran { cast, size: 3 }).unwrap();
+            }
+            if ends && let Some(cast) = victim.beside.pop_first() {
                 victim.handle(Event::Ran { cast, size: 3 }).unwrap();
             }
             victim.now += Duration::from_millis(400);

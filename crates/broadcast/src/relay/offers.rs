@@ -62,6 +62,12 @@ impl Relay {
             Some(cast) if cast.size != offer.size => {
                 return Err(Violation::protocol(from, "a payload changes its size"));
             }
+            Some(cast) if cast.unordered != offer.unordered => {
+                return Err(Violation::protocol(
+                    from,
+                    "a cast changes its place in the order",
+                ));
+            }
             _ => {}
         }
         let is_first = !session.casts.contains_key(&id.number);

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use treadle_broadcast::{
@@ -65,7 +66,11 @@ pub(crate) fn offer(number: u64, members: Runs, size: u64) -> Offer {
 /// Engine 0, to whom the top and all others are connected.
 pub(crate) struct Engine {
     pub(crate) relay: Relay,
+    /// The ordered cast that runs.
     pub(crate) running: Option<CastId>,
+    /// Unordered casts that run beside it.
+    pub(crate) beside: BTreeSet<CastId>,
+    unordered: BTreeSet<CastId>,
     pub(crate) now: Duration,
 }
 
@@ -74,6 +79,8 @@ impl Engine {
         let mut engine = Self {
             relay: Relay::new(Me::Engine(member(0)), config()),
             running: None,
+            beside: BTreeSet::new(),
+            unordered: BTreeSet::new(),
             now: Duration::ZERO,
         };
         for who in [TOP, worker(1), worker(2), worker(3), worker(4)] {
@@ -86,14 +93,27 @@ impl Engine {
 
     pub(crate) fn handle(&mut self, event: Event) -> Result<Vec<Effect>, Violation> {
         self.now += Duration::from_millis(1);
+        let offered = match &event {
+            Event::Message(_, Message::Offer(offer)) => Some((offer.cast, offer.unordered)),
+            _ => None,
+        };
         let mut effects = Effects::default();
         let result = self.relay.handle(event, self.now, &mut effects);
         self.relay.check().unwrap();
         // Of two sessions.
         assert!(self.relay.casts() <= 2 * OUTSTANDING);
+        if let Some((cast, true)) = offered
+            && result.is_ok()
+        {
+            self.unordered.insert(cast);
+        }
         for effect in &effects.0 {
             if let Effect::Run(cast) = effect {
-                assert_eq!(self.running.replace(*cast), None);
+                if self.unordered.contains(cast) {
+                    assert!(self.beside.insert(*cast), "{cast:?} runs twice at once");
+                } else {
+                    assert_eq!(self.running.replace(*cast), None);
+                }
             }
         }
         result.map(|()| effects.0)

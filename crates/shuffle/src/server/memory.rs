@@ -26,7 +26,7 @@ pub(super) struct Memory {
     pub(super) is_wanted: bool,
     /// What the process takes.
     pub(super) ledger: Ledger,
-    /// Bytes of the process's memory that the next push waits for, and the next read, and the copies that are
+    /// Bytes of the process's memory that pushes wait for at most, and the next read, and the copies that are
     /// filled.
     pub(super) pushes_want: u64,
     pub(super) reads_want: u64,
@@ -149,8 +149,9 @@ impl Server {
         arriving + self.read_budget.taken() + filling + self.memory.restoring
     }
 
-    /// Whether the process has room for a read that has waited since then. One that is larger than all that can
-    /// be given back begins without: it would wait forever. There is one of each application at most.
+    /// Whether the process has room for a read that has waited since then. One that takes nothing needs none.
+    /// One that is larger than all that can be given back begins without: it would wait forever. There is one of
+    /// each application at most.
     pub(super) fn has_memory_for(
         &self,
         application: ApplicationId,
@@ -158,6 +159,9 @@ impl Server {
         since: Duration,
     ) -> bool {
         let memory = &self.memory;
+        if bytes == 0 {
+            return true;
+        }
         // A writer may be stopped in the middle of a batch.
         let can_come = memory.arriving > 0 && self.now < since + self.config.patience;
         let can_write = memory.resident > 0 && memory.failure.is_none();

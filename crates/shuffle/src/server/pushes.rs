@@ -139,10 +139,11 @@ impl Server {
         }
     }
 
-    /// A push waits for room.
+    /// A push waits for room, perhaps among others: one that needs less does not hide what they need.
     fn want_to_push(&mut self, push: &Push) {
-        let reserve = self.reserve(push);
-        self.memory.pushes_want = self.memory.push_takes(push.length, reserve);
+        let takes = self.memory.push_takes(push.length, self.reserve(push));
+        let memory = &mut self.memory;
+        memory.pushes_want = memory.pushes_want.max(takes);
     }
 
     fn carry_out(
@@ -207,9 +208,6 @@ impl Server {
         let mut rest: Vec<(usize, Parked)> = waiting.into_values().flatten().collect();
         rest.sort_unstable_by_key(|(at, _)| *at);
         self.memory.is_wanted = !rest.is_empty();
-        if let Some((_, first)) = rest.first() {
-            self.want_to_push(&first.push);
-        }
         // What waits for a plan stays before them.
         self.parked
             .extend(rest.into_iter().map(|(_, parked)| parked));
@@ -247,6 +245,7 @@ impl Server {
             };
             match self.decide(&parked.push) {
                 Decision::AwaitRoom | Decision::AwaitPlan => {
+                    self.want_to_push(&parked.push);
                     let queue = waiting.entry(key).or_default();
                     queue.push_front((at, parked));
                     if key.0 {

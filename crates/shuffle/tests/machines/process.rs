@@ -245,13 +245,17 @@ impl Run {
             Step::Look => self.measure(false),
             Step::Fetch(partition) if written == OTHER => self.fetch(*partition),
             Step::Sent(at) if !self.sending.is_empty() => {
-                let at = at.index(self.sending.len());
-                let (load, bytes) = self.sending.remove(at);
-                self.memory.free(1, bytes);
-                self.event(ServerEvent::Sent { load });
+                self.send(at.index(self.sending.len()));
             }
             Step::Come(..) | Step::Fetch(_) | Step::Sent(_) => {}
         }
+    }
+
+    /// What was read is written to its reader.
+    fn send(&mut self, at: usize) {
+        let (load, bytes) = self.sending.remove(at);
+        self.memory.free(1, bytes);
+        self.event(ServerEvent::Sent { load });
     }
 
     fn fetch(&mut self, partition: u32) {
@@ -276,9 +280,8 @@ impl Run {
                 self.come(0, true);
             }
             self.step(&Step::Written, OTHER);
-            while let Some((load, bytes)) = self.sending.pop() {
-                self.memory.free(1, bytes);
-                self.event(ServerEvent::Sent { load });
+            while !self.sending.is_empty() {
+                self.send(0);
             }
             let is_idle = self.coming.is_empty() && self.sending.is_empty();
             if is_idle && self.writing.is_none() && before == (self.acked, self.sent) {
@@ -347,6 +350,39 @@ proptest! {
         let alone = OTHERS + 2 * run.largest;
         prop_assert!(run.memory.most <= LIMIT.max(alone), "{} bytes", run.memory.most);
     }
+}
+
+#[test]
+fn a_push_that_has_room_does_not_hide_that_one_before_it_has_none() {
+    let mut run = Run::new();
+    for _ in 0..9 {
+        run.offer(S, 2900);
+    }
+    run.drain();
+    run.seal();
+    run.fetch(0);
+    run.offer(OTHER, 3200);
+    while run.writing.is_some() {
+        run.step(&Step::Written, OTHER);
+    }
+    // What the read was granted counts until it is measured again. The second push has room all the same.
+    run.offer(OTHER, 1);
+    assert!(run.coming.is_empty() && run.sending.len() == 1);
+    run.send(0);
+    assert_eq!(run.coming.len(), 2);
+}
+
+#[test]
+fn a_read_of_nothing_needs_no_room() {
+    let mut run = Run::new();
+    run.seal();
+    run.event(ServerEvent::Measured {
+        process: LIMIT + 1,
+        limit: LIMIT,
+        is_least: false,
+    });
+    run.fetch(0);
+    assert_eq!(run.sent, 1);
 }
 
 /// A holder in a process that takes `process` bytes, may take `limit`, and gives nothing back.

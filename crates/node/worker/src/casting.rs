@@ -59,7 +59,7 @@ impl Inner {
             let object = ObjectId::from_u64(value.object);
             let frames = Frames::new(value.kind, value.frames);
             let nbytes = frames.nbytes();
-            match self.values.put_frames(object, frames, ROOM) {
+            match self.values.put(object, frames, ROOM) {
                 Ok(()) => self.brought(object, nbytes),
                 Err(error) => {
                     let reason = format!("worker {name}: {}", error.error);

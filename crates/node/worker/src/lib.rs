@@ -6,11 +6,13 @@
 //! | `treadle-control` | looks after the scheduler's connection while all executors are busy; tells how the worker is |
 //! | `treadle-fetch` | gets values from other workers |
 //! | `treadle-serve` | connections of others, and values for them |
+//! | `treadle-bring`, one for a connection | what a client brings that has to wait for room in memory |
 //! | `treadle-shuffle`, `treadle-shuffle-disk` | once there was a shuffle: see [`treadle_node_shuffle`] |
 //! | `treadle-trace` | while somebody traces: sends what was recorded |
 //!
 //! None of them runs Python, except that serialising a value that others ask for does.
 
+mod bringing;
 mod callbacks;
 mod casting;
 mod connecting;
@@ -177,7 +179,7 @@ impl Worker {
         live: Arc<dyn Live>,
         timeout: Duration,
     ) -> Result<(), PutError> {
-        self.0.values.put_live(object, live, timeout)
+        self.0.values.put(object, live, timeout)
     }
 
     /// A value that is here.

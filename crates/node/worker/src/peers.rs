@@ -288,7 +288,7 @@ fn keep(inner: &Inner, from: WorkerId, asked: Asked, arrived: Arrived) {
     let nbytes = match arrived {
         Arrived::Value(frames) => {
             let nbytes = frames.nbytes();
-            match inner.values.put_frames(object, frames, ROOM) {
+            match inner.values.put(object, frames, ROOM) {
                 Ok(()) => Some(nbytes),
                 Err(error) => return no_room(inner, object, from, &error.error),
             }
@@ -304,7 +304,7 @@ fn keep(inner: &Inner, from: WorkerId, asked: Asked, arrived: Arrived) {
                 return;
             };
             let nbytes = live.nbytes();
-            match inner.values.put_live(object, live, ROOM) {
+            match inner.values.put(object, live, ROOM) {
                 Ok(()) => Some(nbytes),
                 Err(error) => return no_room(inner, object, from, &error.error),
             }

@@ -1,8 +1,8 @@
-//! Values for other workers and clients, and values that clients bring.
+//! Values for other workers and clients.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use treadle_host::{Service, Session};
 use treadle_messages::Data;
@@ -14,11 +14,10 @@ use treadle_store::{Frames, StoreError};
 use treadle_types::{ObjectId, WorkerId};
 use treadle_worker::Event;
 
+use super::bringing::Bringing;
 use super::values::{Unserialisable, Value};
-use super::{Inner, PASSED, tracing};
+use super::{Inner, tracing};
 
-/// How long a value that a client brings may wait for room in memory.
-const ROOM: Duration = Duration::from_secs(30);
 /// What connections for values are for, in their handshake.
 pub(super) const SERVICE: u32 = 0;
 
@@ -29,6 +28,7 @@ impl Service for Values {
     fn connected(&self, peer: Peer) -> Box<dyn Session> {
         Box::new(Visitor {
             worker: Weak::clone(&self.0),
+            bringing: Bringing::new(peer.clone()),
             peer,
             coming: VecDeque::new(),
         })
@@ -39,8 +39,9 @@ impl Service for Values {
 struct Visitor {
     worker: Weak<Inner>,
     peer: Peer,
-    /// Objects whose bytes are on their way, oldest first.
+    /// Requests whose bytes are on their way, oldest first.
     coming: VecDeque<Incoming>,
+    bringing: Bringing,
 }
 
 impl Session for Visitor {
@@ -54,7 +55,7 @@ impl Session for Visitor {
 
 impl Visitor {
     /// Answers what has come.
-    fn answer(&mut self, inner: &Inner) -> Result<(), NetError> {
+    fn answer(&mut self, inner: &Arc<Inner>) -> Result<(), NetError> {
         while let Some(incoming) = self.peer.try_next()? {
             let (kind, sizes) = incoming.header();
             let bytes: u64 = sizes.iter().sum();
@@ -72,6 +73,10 @@ impl Visitor {
                 ));
                 continue;
             }
+            if kind == Data::PUT {
+                self.bringing.announced(incoming)?;
+                continue;
+            }
             incoming.accept(Vec::new())?;
             self.coming.push_back(incoming);
         }
@@ -84,11 +89,10 @@ impl Visitor {
                     self.get(inner, &received)?;
                     inner.values.served(began.elapsed());
                 }
-                Data::PUT => self.put(inner, received)?,
                 _ => self.peer.start_close(),
             }
         }
-        Ok(())
+        self.bringing.turn(inner)
     }
 
     fn get(&self, inner: &Inner, received: &Received) -> Result<(), NetError> {
@@ -149,39 +153,6 @@ impl Visitor {
         }
     }
 
-    fn put(&self, inner: &Inner, received: Received) -> Result<(), NetError> {
-        let mut frames = received.frames.into_iter();
-        let Some(data::Put {
-            object: name,
-            kind,
-            worker,
-        }) = head(frames.next().as_ref())
-        else {
-            self.peer.start_close();
-            return Ok(());
-        };
-        let object = ObjectId::from_u64(name);
-        let outcome = match worker == inner.id.0 {
-            true => {
-                let parts = frames.map(treadle_net::Frame::into_bytes).collect();
-                keep(inner, object, Frames::new(kind, parts))
-            }
-            false => Err(mistaken(worker, inner)),
-        };
-        let refused = match outcome {
-            Ok(nbytes) => {
-                inner.brought(object, nbytes);
-                None
-            }
-            Err(reason) => Some(reason),
-        };
-        let answer = data::Taken {
-            object: name,
-            refused,
-        };
-        self.say(Data::TAKEN, &answer)
-    }
-
     /// Sends a message without further frames.
     fn say(&self, kind: u32, message: &impl prost::Message) -> Result<(), NetError> {
         self.peer.send(kind, &[encode_data(message)]).map(drop)
@@ -189,12 +160,6 @@ impl Visitor {
 }
 
 impl Inner {
-    /// A client has brought a value.
-    pub(super) fn brought(&self, object: ObjectId, nbytes: u64) {
-        self.handle(Event::Put { object, nbytes });
-        self.flush();
-    }
-
     /// A value that somebody asked for cannot be read any more.
     fn unreadable(&self, object: ObjectId, error: &StoreError) {
         // Whoever asked late for what was released finds nothing, too: the machine knows.
@@ -213,27 +178,12 @@ impl Inner {
 }
 
 /// The message in the first frame of an object.
-fn head<M: prost::Message + Default>(frame: Option<&treadle_net::Frame>) -> Option<M> {
+pub(super) fn head<M: prost::Message + Default>(frame: Option<&treadle_net::Frame>) -> Option<M> {
     wire::decode_data(frame?.as_slice()).ok()
 }
 
-/// Keeps a value that a client has brought; how many bytes, or why not.
-fn keep(inner: &Inner, object: ObjectId, frames: Frames) -> Result<u64, String> {
-    let (nbytes, put) = if frames.kind() == PASSED {
-        let embedder = inner.embedder.get().zip(frames.parts().first());
-        let live = embedder.and_then(|(embedder, name)| embedder.passed(name));
-        let live = live.ok_or("it cannot be serialised, and is of another process")?;
-        (live.nbytes(), inner.values.put_live(object, live, ROOM))
-    } else {
-        let nbytes = frames.nbytes();
-        (nbytes, inner.values.put_frames(object, frames, ROOM))
-    };
-    put.map(|()| nbytes)
-        .map_err(|error| error.error.to_string())
-}
-
 /// Why a message for another incarnation is refused.
-fn mistaken(worker: u32, inner: &Inner) -> String {
+pub(super) fn mistaken(worker: u32, inner: &Inner) -> String {
     format!("{:?} is gone, this is {:?}", WorkerId(worker), inner.id)
 }
 

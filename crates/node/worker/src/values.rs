@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
-use treadle_store::{Form, Frames, Live, Pinned, PutError, Store, StoreError, Waits};
+use treadle_store::{Form, Pinned, PutError, Store, StoreError, Waits};
 use treadle_types::ObjectId;
 
 /// A value of a worker, for somebody who reads it.
@@ -18,7 +18,7 @@ pub enum Value {
     Stored(Pinned),
 }
 
-/// A value cannot be serialised: [`Live::frames`] fails with this where whoever asked for the value
+/// A value cannot be serialised: [`treadle_store::Live::frames`] fails with this where whoever asked for the value
 /// is to learn more.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
@@ -99,22 +99,13 @@ impl Values {
         self.small().insert(object, value);
     }
 
-    pub(super) fn put_live(
+    pub(super) fn put(
         &self,
         object: ObjectId,
-        live: Arc<dyn Live>,
+        value: impl Into<Form>,
         timeout: Duration,
     ) -> Result<(), PutError> {
-        self.store.put(name(object), live, timeout)
-    }
-
-    pub(super) fn put_frames(
-        &self,
-        object: ObjectId,
-        frames: Frames,
-        timeout: Duration,
-    ) -> Result<(), PutError> {
-        self.store.put(name(object), Form::from(frames), timeout)
+        self.store.put(name(object), value, timeout)
     }
 
     /// Keeps a value until [`Values::release`].

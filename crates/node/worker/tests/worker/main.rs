@@ -14,7 +14,7 @@ use treadle_node_wire::{data, decode_data, encode_data};
 use treadle_node_worker::{End, EndCause};
 use treadle_types::{Cause, Command, Holders, Place, Report, WorkerId};
 
-use script::{Function, LONG, Scheduler, assign, object, worker};
+use script::{Function, LONG, Scheduler, assign, object, worker, worker_with};
 
 fn value(byte: u8, length: usize) -> Bytes {
     vec![byte; length].into()
@@ -217,13 +217,81 @@ fn a_request_is_small() {
         object: 1,
     });
     peer.send(Data::GET, &[request]).unwrap();
-    let answer = peer.next(&mut script::soon()).unwrap();
-    answer.accept(Vec::new()).unwrap();
-    answer.wait(&mut script::soon()).unwrap();
-    let answer = answer.take().unwrap();
+    let answer = answer_of(&peer);
     assert_eq!(answer.kind, Data::NO_VALUE);
     let nothing: data::NoValue = decode_data(answer.frames[0].as_slice()).unwrap();
     assert_eq!(nothing.request, 7);
+}
+
+fn answer_of(peer: &Peer) -> treadle_net::Received {
+    let answer = peer.next(&mut script::soon()).unwrap();
+    answer.accept(Vec::new()).unwrap();
+    answer.wait(&mut script::soon()).unwrap();
+    answer.take().unwrap()
+}
+
+/// A value that a client brings, under the name of the object of this task.
+fn bring(peer: &Peer, task: u32, bytes: usize) {
+    let put = encode_data(&data::Put {
+        object: object(task).to_u64(),
+        kind: 7,
+        worker: 0,
+    });
+    peer.send(Data::PUT, &[put, value(1, bytes)]).unwrap();
+}
+
+#[test]
+fn nobody_waits_behind_what_waits_for_memory() {
+    const MIB: usize = 1 << 20;
+    let mut scheduler = Scheduler::new();
+    // Nothing can leave memory.
+    let (_worker, mut script, _host, _directory) =
+        worker_with(&mut scheduler, "a", 1, Vec::new(), |store| {
+            (store.limit, store.target, store.quota) = (16 << 20, 16 << 20, 0);
+        });
+    let address = script.address.parse().unwrap();
+    let connect = || Peer::connect(&address, &script::net(), &mut script::soon()).unwrap();
+    let first = connect();
+    bring(&first, 1, 12 * MIB);
+    assert_eq!(answer_of(&first).kind, Data::TAKEN);
+    // More than there are threads that serve. Behind each is one that would have room.
+    let waiting: Vec<Peer> = (0..4).map(|_| connect()).collect();
+    for (number, peer) in (0..).zip(&waiting) {
+        bring(peer, 10 + number, 6 * MIB);
+        bring(peer, 20 + number, 8);
+    }
+    bring(&first, 2, 8);
+    assert_eq!(answer_of(&first).kind, Data::TAKEN);
+    for task in [1, 2] {
+        let get = data::Get {
+            request: 7,
+            worker: 0,
+            object: object(task).to_u64(),
+        };
+        first.send(Data::GET, &[encode_data(&get)]).unwrap();
+        assert_eq!(answer_of(&first).kind, Data::VALUE);
+    }
+    assert!(waiting.iter().all(|peer| !peer.has_next()));
+    // Two have room then, and the others when those are gone.
+    let release = |task| ToWorker::Command(Command::Release(object(task)));
+    script.say([release(1)]);
+    let mut taken = Vec::new();
+    while taken.len() < 8 {
+        for (number, peer) in (0..).zip(&waiting).filter(|(_, peer)| peer.has_next()) {
+            let answer: data::Taken = decode_data(answer_of(peer).frames[0].as_slice()).unwrap();
+            assert_eq!(answer.refused, None);
+            taken.push(answer.object);
+            script.say([release(10 + number)]);
+        }
+    }
+    let place = |task| {
+        taken
+            .iter()
+            .position(|&taken| taken == object(task).to_u64())
+    };
+    for number in 0..4 {
+        assert!(place(10 + number).unwrap() < place(20 + number).unwrap());
+    }
 }
 
 #[test]

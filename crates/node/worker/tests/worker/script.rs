@@ -255,7 +255,20 @@ pub(crate) fn worker(
     threads: u32,
     functions: Vec<(&'static str, Function)>,
 ) -> (Worker, Script, Arc<Functions>, tempfile::TempDir) {
+    worker_with(scheduler, name, threads, functions, |_| {})
+}
+
+/// Starts a worker with these functions, whose store has other options than usual.
+pub(crate) fn worker_with(
+    scheduler: &mut Scheduler,
+    name: &str,
+    threads: u32,
+    functions: Vec<(&'static str, Function)>,
+    change: impl FnOnce(&mut treadle_store::Options),
+) -> (Worker, Script, Arc<Functions>, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
+    let mut store = treadle_store::Options::new(directory.path(), 1 << 30);
+    change(&mut store);
     let options = Options {
         scheduler: scheduler.listener.address().clone(),
         listen: "127.0.0.1:0".parse().unwrap(),
@@ -269,7 +282,7 @@ pub(crate) fn worker(
         resources: Vec::new(),
         info: Bytes::new(),
         scheduler_timeout: treadle_node_wire::SCHEDULER_TIMEOUT,
-        store: treadle_store::Options::new(directory.path(), 1 << 30),
+        store,
     };
     let connecting = std::thread::spawn(move || Worker::connect(options, &mut soon()).unwrap());
     let script = scheduler.admit();

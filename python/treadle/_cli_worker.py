@@ -378,6 +378,9 @@ def _run(
     )
     info = {**Service.info(), "local_directory": directory, "supervised": supervised}
 
+    if limit:
+        _core.keep_below(limit)
+
     def connect() -> Any:
         # A scheduler that was started again may be elsewhere, and its file says where.
         address, credentials, cluster = find()

@@ -12,6 +12,7 @@
 //! - What is kept for reuse, and not used for 30 seconds, goes back to the system, by a thread that runs
 //!   while something is kept.
 //! - [`Reclaim`] (Linux): the same for a process with a limit, and for what the C allocator keeps.
+//!   [`keep_below`]: before more is made.
 //! - [`Ledger`]: who keeps how much of the process's memory, and how much each may.
 
 mod error;
@@ -40,6 +41,8 @@ mod received;
 mod reclaim;
 mod region;
 #[cfg(target_os = "linux")]
+mod room;
+#[cfg(target_os = "linux")]
 mod segments;
 mod size_class;
 #[cfg(target_os = "linux")]
@@ -62,6 +65,8 @@ pub use pool::{Buffer, Pool};
 pub use received::Handover;
 #[cfg(target_os = "linux")]
 pub use reclaim::{KEPT, Limits, Reclaim, Taken, kept};
+#[cfg(target_os = "linux")]
+pub use room::{keep_below, shrink};
 #[cfg(target_os = "linux")]
 pub use segments::{Export, SegmentId, Segments, Stats};
 #[cfg(target_os = "linux")]

@@ -82,10 +82,14 @@ impl Pool {
         let kept = self.idle().and_then(|mut idle| idle.take(class));
         let region = match kept {
             Some((_, region)) => region,
-            None => Region::anonymous(class).or_else(|_| {
-                self.trim();
-                Region::anonymous(class)
-            })?,
+            None => {
+                #[cfg(target_os = "linux")]
+                crate::room::make(len);
+                Region::anonymous(class).or_else(|_| {
+                    self.trim();
+                    Region::anonymous(class)
+                })?
+            }
         };
         Ok(Buffer {
             start: region.start(),

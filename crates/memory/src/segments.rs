@@ -10,7 +10,7 @@ use self::state::{Doomed, Holds, Live, Parked, Spare, State};
 
 use crate::file::File;
 use crate::size_class::size_class;
-use crate::{MemoryError, expiry, fork, limit, memfd, pagemap};
+use crate::{MemoryError, expiry, fork, limit, memfd, pagemap, room};
 use rustix::fd::AsFd;
 use std::fmt;
 use std::ptr::NonNull;
@@ -310,7 +310,10 @@ impl Segments {
         let fresh = kept.is_none();
         let (class, spare) = match kept {
             Some(kept) => kept,
-            None => (wanted, self.create(len, wanted)?),
+            None => {
+                room::make(len);
+                (wanted, self.create(len, wanted)?)
+            }
         };
         let Spare {
             file,

@@ -345,11 +345,22 @@ fn trim_memory(py: Python<'_>) {
     });
 }
 
+/// From now on memory that is kept for reuse goes back to the system before the process takes more than so many
+/// bytes.
+#[pyfunction]
+fn keep_below(limit: u64) {
+    #[cfg(target_os = "linux")]
+    treadle_memory::keep_below(limit);
+    #[cfg(not(target_os = "linux"))]
+    let _ = limit;
+}
+
 /// Adds the functions of this file to `_core`.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(shared_memory_handler, module)?)?;
     module.add_function(wrap_pyfunction!(set_memory_handler, module)?)?;
     module.add_function(wrap_pyfunction!(is_shared_memory, module)?)?;
     module.add_function(wrap_pyfunction!(shared_memory_stats, module)?)?;
-    module.add_function(wrap_pyfunction!(trim_memory, module)?)
+    module.add_function(wrap_pyfunction!(trim_memory, module)?)?;
+    module.add_function(wrap_pyfunction!(keep_below, module)?)
 }

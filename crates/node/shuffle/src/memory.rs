@@ -1,9 +1,8 @@
 //! The plane's part of the worker's memory, and the memory of a process that is a server.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use treadle_memory::{Consumer, Pool, Segments, Usage, occupied, trim_heap};
+use treadle_memory::{Consumer, Pool, Usage, occupied, shrink, trim_heap};
 use treadle_reactor::thread::lock;
 use treadle_shuffle::ServerEvent;
 
@@ -53,15 +52,8 @@ impl ProcessMemory {
 
     /// Gives back what nobody uses, until the process takes no more than `most` bytes.
     pub(crate) fn give_back(&self, most: u64, held: &Held) {
-        let missing = || occupied().unwrap_or(0).saturating_sub(most);
-        let bytes = usize::try_from(missing()).unwrap_or(usize::MAX);
-        if bytes == 0 {
-            return;
-        }
-        let given = Pool::global().give_back(Duration::ZERO, bytes);
-        Segments::global().give_back(Duration::ZERO, bytes.saturating_sub(given));
         let least = self.least.load(Ordering::Relaxed);
-        if missing() > 0 && others(held) > least + self.limit() / KEPT {
+        if shrink(most) > 0 && others(held) > least + self.limit() / KEPT {
             trim_heap();
             self.least.store(others(held), Ordering::Relaxed);
         }

@@ -7,8 +7,9 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import click
@@ -241,7 +242,7 @@ def shuffle_server(
         ending = Ending()
         log = LogFile(log_file, log_file_size)
         try:
-            while _serve(master, options, ending, log, death_timeout, drain_timeout):
+            while _serve(master, options, ending, log, death_timeout, drain_timeout, credentials):
                 # Where to log to is said once.
                 log = LogFile(None, log_file_size)
         finally:
@@ -267,6 +268,7 @@ def _serve(
     log: LogFile,
     death_timeout: float | None,
     drain_timeout: float,
+    credentials: Credentials,
 ) -> bool:
     """Serve until this process is to end, or the master is lost; return whether it is to go on."""
     server = _joined(master, options, ending, death_timeout)
@@ -285,7 +287,8 @@ def _serve(
             if server.drained:
                 return False
         if not ending.now:
-            _leave(server, ending, drain_timeout)
+            waits = partial(_what_it_waits_for, master, credentials, options["name"])
+            _leave(server, ending, drain_timeout, waits)
     finally:
         server.close()
     return False
@@ -315,17 +318,44 @@ def _joined(
     return None
 
 
-def _leave(server: Any, ending: Ending, patience: float) -> None:
-    """Wait until what is here is copied elsewhere."""
+def _leave(server: Any, ending: Ending, patience: float, waits: Callable[[], str | None]) -> None:
+    """Wait until what is here is copied elsewhere; say what that waits for."""
     # Without a master there is nobody to copy for.
     with suppress(OSError, RuntimeError):
         server.drain(10.0)
+        telling = _Telling()
         until = time.monotonic() + patience
         while not ending.now and not server.drained and time.monotonic() < until:
             if server.ended(_TICK) is not None:
                 return
+            telling.tell(waits)
         if not server.drained:
             click.echo("it ends before all of its rows are copied elsewhere", err=True)
+
+
+class _Telling:
+    """Tells what somebody waits for: not at once, and then every few seconds."""
+
+    def __init__(self) -> None:
+        self._at = time.monotonic() + _PAUSE
+
+    def tell(self, waits: Callable[[], str | None]) -> None:
+        if time.monotonic() < self._at:
+            return
+        if (reason := waits()) is not None:
+            click.echo(f"Waiting: {reason}", err=True)
+        self._at = time.monotonic() + _TELL
+
+
+def _what_it_waits_for(master: str, credentials: Credentials, name: str) -> str | None:
+    """Ask the master what a server waits for that is to leave."""
+    from treadle.shuffle import Service, ShuffleError
+
+    try:
+        with Service(master, **credentials.of_connections()) as service:
+            return _what_keeps(name, service.state())
+    except (OSError, ShuffleError) as error:
+        return f"the rows of {name} are copied to other servers ({error})"
 
 
 def _drain(master: str, credentials: Credentials, name: str, patience: float) -> None:
@@ -335,14 +365,11 @@ def _drain(master: str, credentials: Credentials, name: str, patience: float) ->
     with Service(master, **credentials.of_connections()) as service:
         service.drain(name)
         until = time.monotonic() + patience
-        tell_at = time.monotonic() + _PAUSE
+        telling = _Telling()
         while (waits := _what_keeps(name, service.state())) is not None:
-            now = time.monotonic()
-            if now > until:
+            if time.monotonic() > until:
                 raise click.ClickException(f"{name} has not left within {patience:g} s: {waits}")
-            if now >= tell_at:
-                click.echo(f"Waiting: {waits}", err=True)
-                tell_at = now + _TELL
+            telling.tell(partial(str, waits))
             time.sleep(_TICK)
 
 

@@ -157,6 +157,8 @@ def test_what_the_scheduler_serves(client):
         assert list(scheduler.aliases.values()) == [worker]
         assert scheduler.total_memory == scheduler.workers[worker].memory_limit
         assert scheduler.allowed_failures == 3
+        with pytest.raises(UnservedError, match=r"allowed_failures of Treadle.*distributed\.scheduler"):
+            scheduler.allowed_failures = 5
         assert scheduler.address.endswith(f"{scheduler.ip}:{scheduler.port}")
         assert scheduler.proc == psutil.Process()
         scheduler.start_task_metadata("mine")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -103,6 +104,14 @@ def test_a_server_shows_its_state_and_leaves_when_it_is_asked(
             said = r"c still holds 1 partition, and no other server can take them.*\(last\)"
             until(lambda: re.search(said, waits.output), lambda: waits.output)
         assert (waits.wait(), c.wait()) == (0, 0), waits.output + c.output
+        # A server that a signal asks to leave says it, too.
+        d = start("shuffle-server", master.address, "--name", "d", "--domain", "d")
+        with service.shuffle(1, 1, "i8", copies=1, name="later") as shuffle:
+            shuffle.commit([shuffle.write(0, np.arange(10), 0)])
+            d.send(signal.SIGTERM)
+            said = r"d still holds 1 partition, and no other server can take them.*\(later\)"
+            until(lambda: re.search(said, d.output), lambda: d.output)
+        assert d.wait() == 0, d.output
         unknown = start("shuffle-server", master.address, "--drain", "--name", "nobody")
         assert unknown.wait() == 1
         assert "no shuffle server is called nobody" in unknown.lines[-1]

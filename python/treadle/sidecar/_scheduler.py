@@ -116,6 +116,16 @@ class SchedulerStandIn(Known):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.address!r}>"
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        what = getattr(type(self), name, None)
+        if isinstance(what, property) and what.fset is None:
+            raise UnservedError(
+                f"{name} of Treadle's scheduler cannot be set: Python is told of it, and decides nothing. "
+                "What can be chosen is in Dask's configuration (distributed.scheduler) where the "
+                "scheduler starts"
+            )
+        super().__setattr__(name, value)
+
     def _add_handlers(self) -> None:
         self.handlers |= {
             "log_event": self.log_event,

@@ -116,6 +116,7 @@ lint: $(INSTALLED) ## check formatting, clippy, ruff and types
 	@$(VENV_PY) lint/lines.py --check >/dev/null
 	@$(VENV_PY) lint/modules.py
 	@$(VENV_PY) lint/floors.py
+	@$(VENV_PY) lint/wire.py
 	$(VENV)/bin/ruff check $(PYTHON_SOURCES)
 	$(VENV)/bin/ruff format --check $(PYTHON_SOURCES)
 	$(VENV)/bin/mypy

@@ -24,6 +24,9 @@
 //! back connects anew and gets another number: to the machines it is another server.
 
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod master;
 mod member;
 mod observer;

@@ -26,8 +26,8 @@ use crate::master::known::Known;
 use crate::master::visitor::Members;
 use crate::protocol::Protocol;
 use crate::records::Records;
-use crate::room::{Room, weight};
-use crate::wire::{self, Hello, Met, Welcome};
+use crate::room::weight;
+use crate::wire::{self, Hello, Met, Room, Welcome};
 use crate::{SERVICE, ServiceError, config};
 
 /// How often leases are looked at.

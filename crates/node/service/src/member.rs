@@ -9,7 +9,6 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use prost::Message as _;
 use treadle_memory::{Pool, Segments};
 use treadle_net::{Address, ClusterId, Lane, NetError, Options, Peer, Wait};
 use treadle_node_shuffle::{Failure, Plane};
@@ -20,8 +19,7 @@ use treadle_types::{Runs, WorkerId};
 
 use crate::observer::{Observed, Observer};
 use crate::protocol::Protocol;
-use crate::room::Room;
-use crate::wire::{self, Answer, Call, Hello, Met, Register, Welcome, What, flat, runs};
+use crate::wire::{self, Answer, Call, Hello, Met, Register, Room, Welcome, What, flat, runs};
 use crate::{SERVICE, ServiceError, config};
 
 use callbacks::MemberCallbacks;
@@ -152,9 +150,8 @@ impl Member {
             object.ok_or_else(|| ServiceError::Refused("its answer is too long".into()))?;
         object.wait(wait)?;
         let (kind, bytes) = wire::take(object)?;
-        let welcome = Welcome::decode(&bytes[..])
-            .ok()
-            .filter(|_| kind == wire::WELCOME);
+        let welcome = wire::decode::<Welcome>(&bytes).ok();
+        let welcome = welcome.filter(|_| kind == wire::WELCOME);
         let Some(welcome) = welcome else {
             let text = format!("{} is no shuffle master", options.master);
             return Err(ServiceError::Refused(text));
@@ -539,7 +536,7 @@ impl Shared {
     }
 
     fn hear(&self, kind: u32, bytes: &Bytes) {
-        let met = || Met::decode(&bytes[..]).ok();
+        let met = || wire::decode::<Met>(bytes).ok();
         match kind {
             wire::TO_NODE => match decode_shuffled(bytes) {
                 Ok(message) => self.plane().hear(message),
@@ -555,7 +552,7 @@ impl Shared {
                     self.plane().lost(WorkerId(met.id));
                 }
             }
-            wire::ANSWER => match Answer::decode(&bytes[..]) {
+            wire::ANSWER => match wire::decode::<Answer>(bytes) {
                 Ok(answer) => {
                     if let Some(place) = lock(&self.calls).get_mut(&answer.number) {
                         *place = Some(answer);

@@ -1,6 +1,6 @@
-//! What servers announce, and how much of a shuffle they are given for it. Pure.
+//! What servers announce ([`Room`]), and how much of a shuffle they are given for it. Pure.
 
-use prost::Message;
+use crate::wire::Room;
 
 /// Bytes that count as a weight of one.
 const UNIT: u64 = 1 << 20;
@@ -16,23 +16,6 @@ const MUCH: u64 = 8;
 /// many is.
 const FULL: u64 = 16;
 const ROOMY: u64 = 8;
-
-/// What a server announces.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub(crate) struct Room {
-    /// Bytes that it can take: in memory, and in files.
-    #[prost(uint64, tag = "1")]
-    pub(crate) free: u64,
-    /// Bytes of rows that it holds.
-    #[prost(uint64, tag = "2")]
-    pub(crate) held: u64,
-    /// Requests that wait at it.
-    #[prost(uint64, tag = "3")]
-    pub(crate) waiting: u64,
-    /// Its disk is full, or cannot be written.
-    #[prost(bool, tag = "4")]
-    pub(crate) is_full: bool,
-}
 
 impl Room {
     /// Whether the master should know at once that it was `before`.

@@ -18,7 +18,8 @@ use treadle_shuffle::Config;
 use treadle_volume::Options as Files;
 
 use crate::member::{Holding, Member, MemberOptions, Shared};
-use crate::room::{Room, is_full};
+use crate::room::is_full;
+use crate::wire::Room;
 use crate::{ServiceError, config};
 
 /// Threads that receive pushes and send rows.

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Weak;
 
 use bytes::Bytes;
-use prost::Message as _;
 use tracing::warn;
 use treadle_host::{Service, Session};
 use treadle_net::{Incoming, NetError, Peer};
@@ -12,8 +11,7 @@ use treadle_node_wire::decode_shuffled;
 use treadle_reactor::thread::lock;
 
 use crate::master::Inner;
-use crate::room::Room;
-use crate::wire::{self, Call, Hello, Welcome};
+use crate::wire::{self, Call, Hello, Room, Welcome};
 
 /// Takes connections of members.
 pub(super) struct Members(pub(super) Weak<Inner>);
@@ -85,7 +83,7 @@ impl Visitor {
         let mut state = lock(&inner.state);
         match (kind, self.id) {
             (wire::HELLO, None) => {
-                let hello = Hello::decode(&bytes[..]).map_err(|error| malformed(&error))?;
+                let hello: Hello = wire::decode(bytes).map_err(|error| malformed(&error))?;
                 match state.join(&self.peer, hello) {
                     Ok(id) => self.id = Some(id),
                     Err(refused) => {
@@ -103,11 +101,11 @@ impl Visitor {
                 state.hear(id, message)
             }
             (wire::ROOM, Some(id)) => {
-                let room = Room::decode(&bytes[..]).map_err(|error| malformed(&error))?;
+                let room: Room = wire::decode(bytes).map_err(|error| malformed(&error))?;
                 state.announced(id, room)
             }
             (wire::CALL, Some(id)) => {
-                let call = Call::decode(&bytes[..]).map_err(|error| malformed(&error))?;
+                let call: Call = wire::decode(bytes).map_err(|error| malformed(&error))?;
                 let answer = state.answer(id, call);
                 wire::send(&self.peer, wire::ANSWER, &answer);
                 Ok(())

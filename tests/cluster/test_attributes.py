@@ -157,8 +157,13 @@ def test_what_the_scheduler_serves(client):
         assert list(scheduler.aliases.values()) == [worker]
         assert scheduler.total_memory == scheduler.workers[worker].memory_limit
         assert scheduler.allowed_failures == 3
-        with pytest.raises(UnservedError, match=r"allowed_failures of Treadle.*distributed\.scheduler"):
-            scheduler.allowed_failures = 5
+        scheduler.allowed_failures = 5
+        assert scheduler.allowed_failures == 5
+        with pytest.raises(Exception, match="count= of 0 or more"):
+            scheduler.allowed_failures = -1
+        scheduler.allowed_failures = 3
+        with pytest.raises(UnservedError, match=r"port of Treadle.*distributed\.scheduler"):
+            scheduler.port = 5
         assert scheduler.address.endswith(f"{scheduler.ip}:{scheduler.port}")
         assert scheduler.proc == psutil.Process()
         scheduler.start_task_metadata("mine")

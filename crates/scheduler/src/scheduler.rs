@@ -145,6 +145,16 @@ impl Scheduler {
         }
     }
 
+    /// How many workers may be lost while they run a task, before it fails.
+    pub fn allowed_losses(&self) -> u32 {
+        self.config.allowed_losses
+    }
+
+    /// From now on so many workers may be lost while they run a task.
+    pub fn allow_losses(&mut self, count: u32) {
+        self.config.allowed_losses = count;
+    }
+
     /// An id for a task that is about to be submitted or put.
     pub fn allocate(&mut self) -> TaskId {
         self.tasks.allocate()

@@ -170,6 +170,7 @@ impl Core {
             "retire_workers" => self.retire_workers(asker, id, arguments),
             "remove_worker" | "close_worker" => self.close_worker(arguments),
             "restart" => self.restart(),
+            "allowed_failures" => self.allowed_failures(arguments),
             "supervise" => self.supervise(arguments),
             "worker-exited" => self.told_of_exit(arguments),
             "shuffles" => Ok(Some(self.list_shuffles(arguments))),

@@ -402,7 +402,11 @@ class SchedulerStandIn(Known):
     @property
     def allowed_failures(self) -> int:
         """How many workers may be lost while they run a task, before it fails."""
-        return int(dask.config.get("distributed.scheduler.allowed-failures"))
+        return int(self.ask_now("allowed_failures", {}))
+
+    @allowed_failures.setter
+    def allowed_failures(self, count: int) -> None:
+        self.ask_now("allowed_failures", {"count": int(count)})
 
     @property
     def monitor(self) -> SimpleNamespace:

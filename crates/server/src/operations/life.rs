@@ -63,6 +63,16 @@ impl Core {
         Ok(None)
     }
 
+    /// How many workers may be lost while they run a task: the number that it is from now on, if one is given.
+    pub(crate) fn allowed_failures(&mut self, arguments: &Arguments) -> Answered {
+        if let Some(count) = arguments.integer("count") {
+            let wrong = OperationError::Invalid("allowed_failures: count= of 0 or more");
+            let count = u32::try_from(count).map_err(|_| wrong)?;
+            self.scheduler.allow_losses(count);
+        }
+        Ok(Some(int(self.scheduler.allowed_losses())))
+    }
+
     /// The worker that asks has other abstract resources from now on: amounts by name.
     pub(crate) fn set_resources(&mut self, asker: Node, arguments: &Arguments) -> Answered {
         let wrong = OperationError::Invalid("set_resources: resources={name: amount}, of a worker");

@@ -15,6 +15,8 @@ VENV_PY := $(VENV)/bin/python
 PIP_INSTALL := $(VENV_PY) -m pip install --quiet --disable-pip-version-check --require-hashes
 INSTALLED := $(VENV)/installed.stamp
 BUILT := $(VENV)/built.stamp
+# The same as it is installed: link-time optimisation takes minutes, and is for what is measured.
+OPTIMISED := $(VENV)/optimised.stamp
 # The environment with the release of Dask that DASK names.
 OTHER := $(if $(DASK),$(VENV)-dask-$(DASK))
 CONFORMANCE_PY := $(if $(DASK),$(OTHER)/bin/python,$(VENV_PY))
@@ -31,7 +33,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-rust test-python test-pythons test-ray test-guides conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-scaling bench-builds \
 	fuzz soak lines \
-	build lint fmt lock clean check-python check-cargo
+	build build-optimised lint fmt lock clean check-python check-cargo
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -69,35 +71,35 @@ conformance: $(CONFORMANCE) ## run all of Dask's own tests on Treadle, and ipypa
 conformance-subset: $(CONFORMANCE) ## run the part of Dask's own tests that belongs to `make test`
 	$(CONFORMANCE_PY) tests/conformance/run.py --subset
 
-bench: $(BUILT) ## measure the in-process engine beside Dask and a bare loop, draw the plots
+bench: $(OPTIMISED) ## measure the in-process engine beside Dask and a bare loop, draw the plots
 	$(VENV_PY) bench/local/run.py $(ARGS)
 
-bench-order: $(BUILT) ## compare the memory footprint of the order with dask.order's
+bench-order: $(OPTIMISED) ## compare the memory footprint of the order with dask.order's
 	$(VENV_PY) bench/order/run.py $(ARGS)
 
-bench-transfer: $(BUILT) ## measure the transfer plane beside iperf3, grpcio and a receiver in C
+bench-transfer: $(OPTIMISED) ## measure the transfer plane beside iperf3, grpcio and a receiver in C
 	$(VENV_PY) bench/transfer/run.py $(ARGS)
 
-bench-cluster: $(BUILT) ## measure the cluster engine beside distributed and Ray
+bench-cluster: $(OPTIMISED) ## measure the cluster engine beside distributed and Ray
 	$(PIP_INSTALL) -r requirements/peers.lock
 	$(VENV_PY) bench/cluster/run.py $(ARGS)
 
-bench-broadcast: $(BUILT) ## measure casts to engines beside ipyparallel, draw its notebook's plots
+bench-broadcast: $(OPTIMISED) ## measure casts to engines beside ipyparallel, draw its notebook's plots
 	$(VENV_PY) bench/broadcast/run.py $(ARGS)
 
-bench-shuffle: $(BUILT) ## measure shuffles of Dask beside distributed's and the least that NumPy needs
+bench-shuffle: $(OPTIMISED) ## measure shuffles of Dask beside distributed's and the least that NumPy needs
 	$(VENV_PY) bench/shuffle/run.py $(ARGS)
 
-bench-service: $(BUILT) ## measure the stand-alone shuffle service beside a C program
+bench-service: $(OPTIMISED) ## measure the stand-alone shuffle service beside a C program
 	$(VENV_PY) bench/service/run.py $(ARGS)
 
-bench-hosting: $(BUILT) ## measure Treadle inside a Dask cluster (FRISKY_PYTHON: an interpreter with the peer)
+bench-hosting: $(OPTIMISED) ## measure Treadle inside a Dask cluster (FRISKY_PYTHON: an interpreter with the peer)
 	$(VENV_PY) bench/hosting/run.py $(ARGS)
 
-bench-scaling: $(BUILT) ## run the workloads of Dask's scaling report on Treadle and distributed, draw its pictures
+bench-scaling: $(OPTIMISED) ## run the workloads of Dask's scaling report on Treadle and distributed, draw its pictures
 	$(VENV_PY) bench/scaling/run.py $(ARGS)
 
-bench-builds: $(BUILT) ## compare this build with that of another checkout, in turns (ARGS: its path)
+bench-builds: $(OPTIMISED) ## compare this build with that of another checkout, in turns (ARGS: its path)
 	$(VENV_PY) bench/builds/run.py $(ARGS)
 
 soak: ## simulate clusters with faults, as many seeds as fit (ARGS="--minutes 10")
@@ -107,6 +109,8 @@ lines: ## count the lines of Rust in crates/*/src by crate: code, tests, comment
 	python3 lint/lines.py $(ARGS)
 
 build: $(BUILT) ## build the extension and install the package into the environment
+
+build-optimised: $(OPTIMISED) ## the same with link-time optimisation, which `make bench…` measures
 
 lint: $(INSTALLED) ## check formatting, clippy, ruff and types
 	@cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || { \
@@ -149,8 +153,13 @@ $(INSTALLED): requirements/bootstrap.lock requirements/dev.lock | check-python c
 	@touch $@
 
 $(BUILT): $(INSTALLED) $(RUST_SOURCES) pyproject.toml
-	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --release --locked --features testing
+	@rm -f $(OPTIMISED)
+	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --profile release --locked --features testing
 	@touch $@
+
+$(OPTIMISED): $(INSTALLED) $(RUST_SOURCES) pyproject.toml
+	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --profile dist --locked --features testing
+	@touch $(BUILT) $@
 
 $(VENV)-dask-%/installed.stamp: $(BUILT) tests/conformance/other_dask.py
 	$(VENV_PY) tests/conformance/other_dask.py $* $(@D)

@@ -155,6 +155,6 @@ class Simulated:
 
 
 def _built() -> Path:
-    command = ["cargo", "build", "--quiet", "--release", "--locked", "-p", "treadle-node-worker"]
+    command = ["cargo", "build", "--quiet", "--profile", "dist", "--locked", "-p", "treadle-node-worker"]
     subprocess.run([*command, "--example", "engines"], cwd=ROOT, check=True)
-    return ROOT / "target" / "release" / "examples" / "engines"
+    return ROOT / "target" / "dist" / "examples" / "engines"

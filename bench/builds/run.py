@@ -1,6 +1,6 @@
 """Compare this build with another one, in turns: ``python bench/builds/run.py OTHER``.
 
-The other checkout needs its build (``make build`` there). Both run the benchmark code of this one.
+The other checkout needs its build (``make build-optimised`` there). Both run the benchmark code of this one.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def main() -> None:
     args = options.parse_args()
     other = args.other.resolve()
     if not (other / ".venv" / "bin" / "python").exists():
-        options.error(f"{other} has no build: run `make build` there")
+        options.error(f"{other} has no build: run `make build-optimised` there")
     report(args, f"{machine()}, beside {other.name}", lambda plane: Plane(plane, other))
 
 

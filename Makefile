@@ -121,6 +121,7 @@ lint: $(INSTALLED) ## check formatting, clippy, ruff and types
 	@$(VENV_PY) lint/modules.py
 	@$(VENV_PY) lint/floors.py
 	@$(VENV_PY) lint/wire.py
+	@$(VENV_PY) lint/rooms.py
 	$(VENV)/bin/ruff check $(PYTHON_SOURCES)
 	$(VENV)/bin/ruff format --check $(PYTHON_SOURCES)
 	$(VENV)/bin/mypy

@@ -21,8 +21,9 @@ from waiting import until
 if sys.platform != "linux":
     pytest.skip("treadle.transfer needs Linux", allow_module_level=True)
 
-from treadle import _probe, transfer
-from treadle._cli import serve, tell, told
+from treadle import transfer
+from treadle.cli import _probe
+from treadle.cli._basics import serve, tell, told
 
 TIMEOUT = 60
 SECRET = "a secret of these tests alone"

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from treadle._clocks import DRIFT, Clock, Sample
+from treadle.tracing._clocks import DRIFT, Clock, Sample
 
 SECOND = 1_000_000_000
 

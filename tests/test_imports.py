@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from treadle._imports import loads
+from treadle.pickling._imports import loads
 
 SOON = 30
 

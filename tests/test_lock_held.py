@@ -11,7 +11,7 @@ import pytest
 from dask._task_spec import Task
 
 import treadle
-from treadle import _lock_held
+from treadle.local import _lock_held
 
 # Seconds in which the engine looks often enough to judge, also on a machine that others use.
 SOON = 30

@@ -8,7 +8,7 @@ import pytest
 from dask import dataframe as dd
 from dask.base import collections_to_expr
 
-from treadle._graph import materialize
+from treadle.local._graph import materialize
 from treadle.shuffle._graph import is_barrier, shuffles
 from treadle.shuffle._spec import position
 

@@ -10,7 +10,7 @@ import pytest
 
 from treadle import transfer
 from treadle._core import spun_seconds
-from treadle._tcp_info import Watch, _times, busiest, cause_of, open_sockets
+from treadle.cli._tcp_info import Watch, _times, busiest, cause_of, open_sockets
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux has TCP_INFO")
 

@@ -16,7 +16,7 @@ from dask._task_spec import Task, TaskRef
 from dask.utils_test import inc
 
 import treadle
-from treadle import _trace
+from treadle.tracing import _trace
 
 
 @pytest.fixture

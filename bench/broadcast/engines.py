@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from program import Program
-from treadle import _reply
+from treadle.common import _reply
 
 ROOT = Path(__file__).parents[2]
 
@@ -155,6 +155,15 @@ class Simulated:
 
 
 def _built() -> Path:
-    command = ["cargo", "build", "--quiet", "--profile", "dist", "--locked", "-p", "treadle-node-worker"]
+    command = [
+        "cargo",
+        "build",
+        "--quiet",
+        "--profile",
+        "dist",
+        "--locked",
+        "-p",
+        "treadle-node-worker",
+    ]
     subprocess.run([*command, "--example", "engines"], cwd=ROOT, check=True)
     return ROOT / "target" / "dist" / "examples" / "engines"

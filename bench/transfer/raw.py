@@ -14,7 +14,7 @@ import json
 from typing import Any
 
 from treadle import _core
-from treadle._cli import listening
+from treadle.cli._basics import listening
 from treadle.transfer._options import complete, settings
 
 PORT = 12223

@@ -10,16 +10,16 @@ import click
 
 # Each is imported when it is run: a worker needs nothing of the demo.
 _COMMANDS = {
-    "bench": "treadle._bench_transfer",
-    "certs": "treadle._certs",
+    "bench": "treadle.cli._bench_transfer",
+    "certs": "treadle.cli._certs",
     "demo": "treadle.demo.cli",
-    "probe": "treadle._probe",
-    "scheduler": "treadle._cli_scheduler",
-    "shuffle": "treadle._cli_shuffles",
-    "shuffle-master": "treadle._cli_shuffle",
-    "shuffle-server": "treadle._cli_shuffle",
-    "template": "treadle._cli_template",
-    "worker": "treadle._cli_worker",
+    "probe": "treadle.cli._probe",
+    "scheduler": "treadle.cli._scheduler",
+    "shuffle": "treadle.cli._shuffles",
+    "shuffle-master": "treadle.cli._shuffle_service",
+    "shuffle-server": "treadle.cli._shuffle_service",
+    "template": "treadle.cli._template",
+    "worker": "treadle.cli._worker",
 }
 
 

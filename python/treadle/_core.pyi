@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from treadle._graph import Cache, Key, Keys
+from treadle.local._graph import Cache, Key, Keys
 
 _Array = TypeVar("_Array")
 
@@ -398,7 +398,7 @@ class Directory:
     def path(self) -> Path: ...
     def remove(self) -> None: ...
 
-class Server:
+class Scheduler:
     """A scheduler, as threads of this process."""
 
     def __init__(
@@ -483,6 +483,17 @@ class ShuffleServer:
 
 COMPRESSIONS: tuple[str, ...]
 
+class ShuffleAbout:
+    name: str
+    maps: int
+    partitions: int
+    copies: int
+    note: bytes
+    again: list[tuple[int, int]]
+    differs: bool
+    restarted: int
+    committed: int | None
+
 class ShuffleMember:
     """A process that writes to a shuffle service and reads from it."""
 
@@ -509,9 +520,7 @@ class ShuffleMember:
         outputs: Sequence[tuple[int, int]],
         committed: tuple[int, int, int] | None,
     ) -> tuple[int, int]: ...
-    def about(
-        self, shuffle: int, timeout: float | None
-    ) -> tuple[str, int, int, int, bytes, list[tuple[int, int]], bool, int, int | None]: ...
+    def about(self, shuffle: int, timeout: float | None) -> ShuffleAbout: ...
     def finish(self, shuffle: int, timeout: float | None) -> tuple[int, int, int] | None: ...
     def belong_to(self, worker: Worker) -> None: ...
     def state(self, timeout: float | None) -> str: ...

@@ -26,14 +26,14 @@ from distributed.deploy.spec import ProcessInterface
 
 from treadle._compat.distributed import SchedulerInfo
 from treadle._compat.distributed import SpecCluster as SpecClusterOfDistributed
-from treadle._loop import off_loop
-from treadle._memory_limit import memory_limit_of
-from treadle._numbers import MOST_THREADS, integer
-from treadle._settings import resources_of
-from treadle.client._local import LocalCluster, cluster_at
-from treadle.client._local_workers import process_worker
-from treadle.client._scheduler_comm import SchedulerComm, identity
-from treadle.supervision import WorkerProcess
+from treadle.cluster._local_cluster import LocalCluster, cluster_at
+from treadle.cluster._local_workers import process_worker
+from treadle.cluster._process import WorkerProcess
+from treadle.cluster._scheduler_comm import SchedulerComm, identity
+from treadle.common._loop import off_loop
+from treadle.common._memory_limit import memory_limit_of
+from treadle.common._numbers import MOST_THREADS, integer
+from treadle.common._settings import resources_of
 
 __all__ = ["Scheduler", "SpecCluster", "Worker"]
 

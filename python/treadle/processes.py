@@ -19,10 +19,10 @@ from dask.core import flatten
 
 from treadle import _core, threaded
 from treadle._compat.dask import get_context, initialize_worker_process
-from treadle._graph import Cache, Graph, Keys, configured_cache, materialize, rerun_locally
-from treadle._settings import num_workers_of
-from treadle._stages import CannotTravel, in_stages
-from treadle._steps import run_steps
+from treadle.common._settings import num_workers_of
+from treadle.local._graph import Cache, Graph, Keys, configured_cache, materialize, rerun_locally
+from treadle.local._stages import CannotTravel, in_stages
+from treadle.local._steps import run_steps
 
 if TYPE_CHECKING:
     from treadle.client import Client, Future

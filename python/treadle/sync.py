@@ -8,8 +8,8 @@ from dask.callbacks import Callback
 
 from treadle import _core
 from treadle._compat.dask import synchronous_executor
-from treadle._graph import Cache, Graph, Keys, configured_cache, materialize
-from treadle._steps import run_steps
+from treadle.local._graph import Cache, Graph, Keys, configured_cache, materialize
+from treadle.local._steps import run_steps
 
 __all__ = ["get"]
 

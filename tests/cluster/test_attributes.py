@@ -13,7 +13,7 @@ from distributed import WorkerPlugin
 
 import treadle
 from client_support import AGAINST, SOON, fail
-from treadle._unserved import UnservedError
+from treadle.errors._unserved import UnservedError
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="distributed has them all")
 

@@ -149,8 +149,8 @@ def test_a_closed_client_says_so_in_its_repr(new_client):
 @pytest.mark.skipif(IS_DASK, reason="how Treadle's client is called")
 @pytest.mark.parametrize("operation", ["observe", "begun-anew", "event", "unknown"])
 def test_a_call_may_come_while_another_thread_closes_the_client(operation):
-    from treadle import _calls
     from treadle.client._handlers import Handlers
+    from treadle.common import _calls
 
     class Connection:
         def answer(self, *_answer):

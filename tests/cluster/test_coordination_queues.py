@@ -85,7 +85,7 @@ def test_futures_that_failed_pass(client, queue):
 @pytest.fixture
 def in_thread(monkeypatch):
     """Calls in a thread. That a key is known is not learnt from time that passes."""
-    monkeypatch.setattr("treadle.sidecar._futures._PATIENCE", 100 * SOON)
+    monkeypatch.setattr("treadle.scheduler._futures._PATIENCE", 100 * SOON)
     with ThreadPoolExecutor() as pool:
         yield pool.submit
 

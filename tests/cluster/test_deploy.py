@@ -12,9 +12,9 @@ import pytest
 import treadle
 from client_support import AGAINST, SOON
 from process_support import kill
+from treadle.cluster._process import WorkerProcess
 from treadle.deploy import Scheduler, SpecCluster, Worker
-from treadle.sidecar._adaptive import workers_to_close
-from treadle.supervision import WorkerProcess
+from treadle.scheduler._adaptive import workers_to_close
 from waiting import until
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the processes are Treadle's")

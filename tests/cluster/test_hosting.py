@@ -21,9 +21,9 @@ import pytest
 
 import treadle
 from client_support import AGAINST, SOON, pass_gate
-from treadle._loop import off_loop
-from treadle._security import temporary
-from treadle.client import _addresses
+from treadle.common import _addresses
+from treadle.common._loop import off_loop
+from treadle.common._security import temporary
 from treadle.hosting._making import made
 from waiting import until
 

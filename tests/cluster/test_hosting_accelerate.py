@@ -248,7 +248,7 @@ def test_it_begins_and_ends_in_the_middle_of_shuffles(dask_client, gate: Gate, t
 
 def hold_beginning(gate, dask_scheduler):
     """Have a shuffle wait at a gate while Treadle's scheduler begins it."""
-    from treadle._loop import off_loop
+    from treadle.common._loop import off_loop
 
     part = dask_scheduler.plugins["treadle-accelerate"]._part
     own = part.ask

@@ -13,7 +13,7 @@ import pytest
 import treadle
 from client_support import AGAINST, SOON
 from process_support import until
-from treadle.sidecar._adaptive import target_of, workers_to_close
+from treadle.scheduler._adaptive import target_of, workers_to_close
 
 pytestmark = [
     pytest.mark.skipif(AGAINST != "treadle", reason="it is about both"),

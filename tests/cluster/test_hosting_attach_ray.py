@@ -13,7 +13,7 @@ import pytest
 
 import treadle
 from client_support import AGAINST
-from treadle._secret import new_secret
+from treadle.common._secret import new_secret
 from treadle.hosting._host import Place
 from treadle.hosting._ray import RayHost
 from treadle.hosting._scheduler_part import SchedulerPart

@@ -155,7 +155,7 @@ def test_connections_have_tls_where_the_cluster_has(dask_client):
 
 def hold_values(gate):
     """Have workers of this process wait at a gate before they take values."""
-    from treadle._loop import off_loop
+    from treadle.common._loop import off_loop
     from treadle.hosting import _parcels
 
     own = _parcels.hand_over

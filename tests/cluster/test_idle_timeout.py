@@ -9,8 +9,8 @@ import pytest
 
 import treadle
 from client_support import AGAINST, SOON
-from treadle._loop import LoopThread
-from treadle.sidecar._idle import IdleTime
+from treadle.common._loop import LoopThread
+from treadle.scheduler._idle import IdleTime
 
 pytestmark = [
     pytest.mark.skipif(AGAINST != "treadle", reason="of Treadle's commands"),

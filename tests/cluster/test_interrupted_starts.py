@@ -16,10 +16,10 @@ import pytest
 
 import treadle
 from client_support import SOON
-from treadle._loop import made_apart, made_off_loop
 from treadle.client import _defaults
 from treadle.client._connected import connected
-from treadle.sidecar import SupervisedSidecar
+from treadle.common._loop import made_apart, made_off_loop
+from treadle.scheduler import SupervisedSidecar
 from waiting import until
 
 

@@ -22,8 +22,9 @@ from client_support import AGAINST, SOON, Gate, inc, pass_gate
 from process_support import until
 from treadle import Client, LocalCluster
 from treadle.client._connected import Connected
-from treadle.client._scaling import Scaling
-from treadle.supervision import _process, _words
+from treadle.cluster import _process
+from treadle.cluster._scaling import Scaling
+from treadle.common import _words
 from treadle.worker import _service
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the cluster is Treadle's")

@@ -17,7 +17,7 @@ from distributed.system import MEMORY_LIMIT
 import treadle
 from process_support import Process
 from treadle.__main__ import main
-from treadle._memory_limit import HELP, disk_limit_of, memory_limit_of
+from treadle.common._memory_limit import HELP, disk_limit_of, memory_limit_of
 from treadle.mpi.__main__ import _options as mpi
 from treadle.shuffle import Service
 from waiting import SOON

@@ -9,7 +9,7 @@ import pytest
 
 import treadle
 from client_support import AGAINST, SOON, inc
-from treadle._priorities import rank, ranked
+from treadle.common._priorities import rank, ranked
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="distributed takes what it is given")
 

@@ -22,7 +22,7 @@ HERE = ".".join(platform.python_version_tuple()[:2])
 @pytest.fixture
 def other(secret, monkeypatch):
     monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
-    server = _core.Server(settings={"python": OTHER})
+    server = _core.Scheduler(settings={"python": OTHER})
     yield server
     server.close()
 

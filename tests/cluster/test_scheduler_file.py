@@ -12,8 +12,8 @@ import pytest
 
 import treadle
 from client_support import AGAINST, SOON, inc
-from treadle import _core, _scheduler_file
-from treadle.client import _addresses
+from treadle import _core
+from treadle.common import _addresses, _scheduler_file
 from waiting import until
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the files are Treadle's")

@@ -133,7 +133,7 @@ def test_a_span_outlives_its_tasks(followed):
 
 def test_the_number_of_spans_is_bounded(followed):
     def bound(most: int) -> int:
-        from treadle.sidecar import _steps
+        from treadle.scheduler import _steps
 
         before, _steps._MOST_SPANS = _steps._MOST_SPANS, most
         return before

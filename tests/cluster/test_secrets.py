@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from client_support import AGAINST, SOON, add, client_class, has_no_workers, inc, refused
-from treadle import LocalCluster, _core, _scheduler_file, transfer
-from treadle.client import _addresses
+from treadle import LocalCluster, _core, transfer
+from treadle.common import _addresses, _scheduler_file
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the handshake is Treadle's")
 

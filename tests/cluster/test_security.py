@@ -17,7 +17,7 @@ import treadle
 from casts_support import Caster
 from client_support import AGAINST, SOON, inc
 from treadle import _core
-from treadle.client import _addresses
+from treadle.common import _addresses
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="how Treadle secures its connections")
 

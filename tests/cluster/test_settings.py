@@ -11,7 +11,7 @@ import pytest
 
 import treadle
 from client_support import AGAINST
-from treadle import _settings
+from treadle.common import _settings
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="distributed reads its settings")
 

@@ -27,8 +27,8 @@ from reliability_support import connected
 from service_support import Servers
 from shuffle_support import table
 from test_reliability_tls import certs  # noqa: F401
+from treadle.scheduler import _shuffle_services
 from treadle.shuffle import ShuffleRefusedError
-from treadle.sidecar import _shuffle_services
 from waiting import until
 
 INPUTS, OUTPUTS = 8, 6

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from client_support import AGAINST, SOON
-from treadle.supervision import _process
-from treadle.supervision._template import Forked, Template
+from treadle.cluster import _process
+from treadle.cluster._template import Forked, Template
 from waiting import until
 
 pytestmark = [

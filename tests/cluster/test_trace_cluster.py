@@ -22,8 +22,8 @@ from dask.utils_test import inc
 import treadle
 from client_support import AGAINST, SOON, Gate, make_client
 from process_support import send
-from treadle import _trace
-from treadle.client import _tracing
+from treadle.tracing import _recording as _tracing
+from treadle.tracing import _trace
 from waiting import until
 
 pytestmark = pytest.mark.skipif(AGAINST == "distributed", reason="it is Treadle's own")

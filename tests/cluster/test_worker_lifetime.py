@@ -11,7 +11,7 @@ import pytest
 import treadle
 from client_support import AGAINST, SOON
 from process_support import until
-from treadle._lifetime import lifetime_of
+from treadle.common._lifetime import lifetime_of
 
 pytestmark = [
     pytest.mark.skipif(AGAINST != "treadle", reason="of Treadle's commands"),

@@ -15,8 +15,8 @@ from distributed.core import rpc
 
 from servers_of_tests import CHECKS, unserved
 from treadle.client import LocalCluster
-from treadle.client._local import cluster_at
-from treadle.client._scheduler_comm import SchedulerComm, identity
+from treadle.cluster._local_cluster import cluster_at
+from treadle.cluster._scheduler_comm import SchedulerComm, identity
 
 # Seconds between two looks at which workers there are.
 _PAUSE = 0.01

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from distributed import Scheduler, Status
 
-from treadle._unserved import is_public
 from treadle.client import _gather
 from treadle.client._state import State
-from treadle.sidecar._scheduler import SchedulerStandIn
+from treadle.errors._unserved import is_public
+from treadle.scheduler._scheduler import SchedulerStandIn
 
 _there: weakref.WeakSet[SchedulerOfTest] = weakref.WeakSet()
 

@@ -23,9 +23,9 @@ from distributed import Scheduler, SpecCluster, Status, Worker
 
 import treadle
 from schedulers_of_tests import scheduler_of
-from treadle._memory_limit import memory_limit_of
 from treadle.client import LocalCluster
-from treadle.client._local_workers import process_worker, thread_worker
+from treadle.cluster._local_workers import process_worker, thread_worker
+from treadle.common._memory_limit import memory_limit_of
 
 # Seconds for a cluster's workers to join.
 PATIENCE = 60.0
@@ -119,7 +119,7 @@ def common(own: Mapping[str, Any]) -> tuple[str, int, int, Mapping[str, float]]:
         f"own-{next(_names)}" if name is None else str(name),
         own.get("nthreads") or CPU_COUNT,
         limit,
-        treadle._settings.resources_of(own.get("resources")),
+        treadle.common._settings.resources_of(own.get("resources")),
     )
 
 
@@ -264,7 +264,7 @@ class OwnWorker(Own):
 
     def _cluster(self) -> LocalCluster:
         address = str(self._options["address"])
-        clusters = list(treadle.client._local._alive)
+        clusters = list(treadle.cluster._local_cluster._alive)
         for cluster in clusters:
             if cluster.scheduler_address.endswith(address.rpartition("://")[2]):
                 return cluster
@@ -283,7 +283,7 @@ class OwnWorker(Own):
 
     def _cluster_or_none(self) -> LocalCluster | None:
         address = self._real._native.scheduler
-        return treadle.client._local.cluster_at(address)
+        return treadle.cluster._local_cluster.cluster_at(address)
 
 
 class Killable:

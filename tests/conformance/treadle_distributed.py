@@ -61,10 +61,10 @@ from servers_of_tests import (
     start_threads,
     unserved,
 )
-from treadle._unserved import is_public
 from treadle.client import LocalCluster
+from treadle.common._aside import aside
+from treadle.errors._unserved import is_public
 from treadle.shuffle import _graph
-from treadle.supervision._aside import aside
 
 # next() on these is atomic: tests call from several threads.
 _calls = itertools.count()
@@ -263,7 +263,7 @@ def captured_logger(
 LOGGERS = {
     "distributed": "treadle",
     "distributed.client": "treadle.client",
-    "distributed.scheduler": "treadle.sidecar",
+    "distributed.scheduler": "treadle.scheduler",
     "distributed.worker": "treadle.worker",
 }
 _captured_logger = distributed.utils_test.captured_logger

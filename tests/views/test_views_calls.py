@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from ipyparallel import AsyncMapResult, AsyncResult, Reference, interactive
 
-from treadle import _canning
+from treadle.pickling import _canning
 from views_support import SOON
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from treadle import _canning, _reply
+from treadle.common import _reply
+from treadle.pickling import _canning
 from treadle.views._cast import CastResult
 from views_support import SOON
 

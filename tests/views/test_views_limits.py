@@ -11,7 +11,7 @@ import pytest
 from ipyparallel import CompositeError
 
 import treadle
-from treadle import _canning
+from treadle.pickling import _canning
 from views_support import SOON
 from waiting import until
 

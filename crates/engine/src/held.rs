@@ -88,7 +88,7 @@ impl Held {
             return Ok(());
         }
         self.told = true;
-        let module = py.import("treadle._lock_held")?;
+        let module = py.import("treadle.local._lock_held")?;
         module.call_method1("tell", (self.held, self.looks, elapsed.as_secs_f64()))?;
         Ok(())
     }

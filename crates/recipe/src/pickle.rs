@@ -1,5 +1,5 @@
 //! Pickling, with the rules of `distributed.protocol.pickle.dumps`: `pickle` first, and by value
-//! (`treadle._by_value`, which is `cloudpickle` and more) what it cannot do and what is defined in
+//! (`treadle.pickling._by_value`, which is `cloudpickle` and more) what it cannot do and what is defined in
 //! `__main__`.
 
 use pyo3::exceptions::{PyException, PyTypeError};
@@ -24,11 +24,14 @@ struct Modules {
 fn modules(py: Python<'_>) -> PyResult<&'static Modules> {
     static MODULES: PyOnceLock<Modules> = PyOnceLock::new();
     MODULES.get_or_try_init(py, || {
-        let (pickle, whole) = (py.import("pickle")?, py.import("treadle._whole")?);
+        let (pickle, whole) = (py.import("pickle")?, py.import("treadle.pickling._whole")?);
         Ok(Modules {
             dumps: whole.getattr("dumps")?.unbind(),
             loads: pickle.getattr("loads")?.unbind(),
-            loads_first: py.import("treadle._imports")?.getattr("loads")?.unbind(),
+            loads_first: py
+                .import("treadle.pickling._imports")?
+                .getattr("loads")?
+                .unbind(),
             pickler: whole.getattr("Pickler")?.unbind(),
             bytes_io: py.import("io")?.getattr("BytesIO")?.unbind(),
             protocol: PROTOCOL.into_pyobject(py)?.into_any().unbind(),
@@ -70,7 +73,7 @@ pub(crate) fn dumps<'py>(
     if bytes.is_none() {
         buffers.call_method0(intern!(py, "clear"))?;
         with = py
-            .import("treadle._by_value")?
+            .import("treadle.pickling._by_value")?
             .getattr(intern!(py, "dumps"))?;
         bytes = Some(dump(&with, &options)?);
     }

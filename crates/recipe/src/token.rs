@@ -1,7 +1,7 @@
 //! Keys of calls: the name of the function and a hash of what it is called with.
 //!
 //! Arguments of the built-in types are hashed natively, with their types: `1`, `1.0`, `True` and
-//! `"1"` are different. Others are hashed as `treadle._tokens` has it. The keys are not those
+//! `"1"` are different. Others are hashed as `treadle.pickling._tokens` has it. The keys are not those
 //! that distributed would give, but equal calls have equal keys, in any process.
 
 use crate::encoder::{function_name, shorten};
@@ -257,6 +257,6 @@ fn put_token(object: Object<'_, '_>, into: &mut Vec<u8>) -> PyResult<()> {
 fn tokenize(object: &Bound<'_, PyAny>) -> PyResult<String> {
     static TOKENIZE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = object.py();
-    let tokenize = TOKENIZE.import(py, "treadle._tokens", "tokenize")?;
+    let tokenize = TOKENIZE.import(py, "treadle.pickling._tokens", "tokenize")?;
     tokenize.call1((object,))?.extract()
 }

@@ -18,10 +18,10 @@ import dask.config
 from treadle.client import _dispatch, _feed
 from treadle.client._client import Client
 from treadle.client._completed import as_completed
-from treadle.client._failures import ActorLost, DataLost, InputUnavailable, WorkerLost
 from treadle.client._future import Future
-from treadle.client._local import LocalCluster
 from treadle.client._progress import progress
+from treadle.cluster._local_cluster import LocalCluster
+from treadle.errors._failures import ActorLost, DataLost, InputUnavailable, WorkerLost
 
 __all__ = [
     "ActorLost",
@@ -39,9 +39,16 @@ __all__ = [
 wait = distributed.wait
 _feed.register()
 _dispatch.register()
+LocalCluster.client_class = Client
 
 # In a user's traceback, frames of the client are as uninteresting as distributed's.
 _hidden = dask.config.get("admin.traceback.shorten")
 dask.config.update_defaults(
-    {"admin": {"traceback": {"shorten": [*_hidden, r"treadle[\\\/]client[\\\/]"]}}}
+    {
+        "admin": {
+            "traceback": {
+                "shorten": [*_hidden, r"treadle[\\\/](client|cluster|common|errors)[\\\/]"]
+            }
+        }
+    }
 )

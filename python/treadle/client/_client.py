@@ -24,7 +24,6 @@ from tlz import partition_all  # type: ignore[import-untyped]
 from treadle import _core
 from treadle._compat.dask import HLGExpr
 from treadle._compat.distributed import pack_data, parse_timedelta
-from treadle._numbers import integer
 from treadle.client import _observed, _options
 from treadle.client._distributed import documented, futures_of
 from treadle.client._early import Early
@@ -32,9 +31,10 @@ from treadle.client._future import Future
 from treadle.client._gather import Gathering, find_futures
 from treadle.client._graphs import in_executors, nodes_of
 from treadle.client._scatter import Scattering
-from treadle.client._short import shortened
 from treadle.client._state import Cancellation, Expected, State
 from treadle.client._viewing import Viewing
+from treadle.common._numbers import integer
+from treadle.errors._short import shortened
 from treadle.worker._executors import in_executor
 from treadle.worker._spans import in_span
 

@@ -15,7 +15,6 @@ from distributed.actor import BaseActorFuture
 from distributed.utils import Deadline
 
 from treadle._compat.distributed import clean_exception, get_global_client
-from treadle._loop import call_in
 from treadle.client import _distributed
 from treadle.client._connected import Connected
 from treadle.client._distributed import (
@@ -27,6 +26,7 @@ from treadle.client._distributed import (
 )
 from treadle.client._future import Future
 from treadle.client._state import PENDING, State
+from treadle.common._loop import call_in
 
 if TYPE_CHECKING:
     from treadle.client._client import Client

@@ -21,29 +21,30 @@ from dask.typing import no_default
 from distributed.utils import LoopRunner, sync
 from tornado.ioloop import IOLoop
 
-from treadle import _core, _scheduler_file, _trace
+from treadle import _core
 from treadle._compat.distributed import (
     SchedulerInfo,
     parse_timedelta,
 )
-from treadle._install import Installation, found_by_client, left_by_client
-from treadle._loop import made_off_loop, off_loop
-from treadle._script import refuse_while_imported
-from treadle._secret import kept
-from treadle._security import named
-from treadle._settings import warn_of_unread
-from treadle.client import _addresses
 from treadle.client._defaults import DefaultSettings
-from treadle.client._demands import Demands, check_options
 from treadle.client._distributed import ClientOfDistributed, ClosedClientError
 from treadle.client._early import Early
 from treadle.client._handlers import Handlers
-from treadle.client._local import LocalCluster
 from treadle.client._methods import unchosen_methods
 from treadle.client._scheduler import Nodes, Scheduler, stream
 from treadle.client._state import NO_REASON, Cancellation
-from treadle.client._tracing import ClusterTrace, Spans
 from treadle.client._waiting import USABLE, Waiting
+from treadle.cluster._local_cluster import LocalCluster
+from treadle.common import _addresses, _scheduler_file
+from treadle.common._demands import Demands, check_options
+from treadle.common._loop import made_off_loop, off_loop
+from treadle.common._secret import kept
+from treadle.common._security import named
+from treadle.common._settings import warn_of_unread
+from treadle.local._install import Installation, found_by_client, left_by_client
+from treadle.pickling._script import refuse_while_imported
+from treadle.tracing import _trace
+from treadle.tracing._recording import ClusterTrace, Spans
 
 if TYPE_CHECKING:
     from treadle.hosting import Host

@@ -10,9 +10,9 @@ from typing import Any
 
 import dask
 
-from treadle.client._addresses import is_own
 from treadle.client._client import Client
 from treadle.client._distributed import ClientOfDistributed
+from treadle.common._addresses import is_own
 
 __all__ = ["register"]
 

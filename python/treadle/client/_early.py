@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dask.utils import funcname
 
 from treadle import _core
-from treadle._tokens import tokenize
+from treadle.pickling._tokens import tokenize
 
 __all__ = ["Early"]
 

@@ -14,8 +14,8 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from treadle._compat.distributed import Backend, Comm, CommClosedError, Connector, backends
-from treadle.client._addresses import SCHEME, SCHEME_TLS
 from treadle.client._state import State
+from treadle.common._addresses import SCHEME, SCHEME_TLS
 
 if TYPE_CHECKING:
     from treadle.client._connected import Connected

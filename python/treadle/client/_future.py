@@ -12,8 +12,8 @@ from treadle._compat.distributed import clean_exception, client_logger, parse_ti
 from treadle.client import _callbacks
 from treadle.client._distributed import FutureOfDistributed
 from treadle.client._ends import ending
-from treadle.client._short import shortened
 from treadle.client._state import State
+from treadle.errors._short import shortened
 
 if TYPE_CHECKING:
     from treadle.client._client import Client

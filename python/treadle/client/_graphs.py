@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from treadle._compat.dask import Alias, DataNode, GraphNode, convert_legacy_task
-from treadle._graph import materialize
+from treadle.local._graph import materialize
 from treadle.shuffle._graph import is_barrier
 from treadle.worker._executors import node_in_executor
 

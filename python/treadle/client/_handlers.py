@@ -8,9 +8,9 @@ from collections.abc import Hashable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from treadle import _calls
 from treadle._compat.distributed import current_client
 from treadle.client._distributed import ClientOfDistributed
+from treadle.common import _calls
 
 if TYPE_CHECKING:
     from treadle.client._client import Client

@@ -8,18 +8,18 @@ from typing import Any
 
 from dask.typing import no_default
 
-from treadle import _scheduler_file
-from treadle._ask import ask
-from treadle._by_value import ByValue
 from treadle._compat.distributed import SchedulerInfo, WorkerStartTimeoutError, parse_timedelta
 from treadle.client import _distributed
-from treadle.client._cluster_options import dashboard_at
 from treadle.client._distributed import documented
 from treadle.client._hosted import Hosted
-from treadle.client._local import LocalCluster, cluster_at
 from treadle.client._scheduler import ask_python
+from treadle.cluster._local_cluster import LocalCluster, cluster_at
+from treadle.cluster._options import dashboard_at
+from treadle.cluster._process import WorkerProcess
+from treadle.common import _scheduler_file
+from treadle.common._ask import ask
+from treadle.pickling._by_value import ByValue
 from treadle.shuffle._history import ShuffleRecord, Shuffles
-from treadle.supervision._process import WorkerProcess
 
 __all__ = ["Managing"]
 

@@ -22,15 +22,16 @@ import dask.base
 import dask.config
 
 from treadle._compat.dask import PATCHED, is_partitioned
-from treadle._numbers import whole
 from treadle.client._bags import change_bags
 from treadle.client._distributed import default_client
+from treadle.common._numbers import whole
 from treadle.shuffle._refused import falls_back, why_not
+from treadle.shuffle._unchosen import Unchosen
 
 if TYPE_CHECKING:
     from treadle.client._connected import Connected
 
-__all__ = ["Unchosen", "unchosen_methods"]
+__all__ = ["unchosen_methods"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,20 +50,6 @@ dask.config.update_defaults(
 # The method of the two shuffles of a merge that P2P cannot do. Dask takes "tasks" for the same as
 # ``Unchosen``, and then each of the two would be chosen anew.
 _FALLEN_BACK = "tasks, not p2p"
-
-
-class Unchosen(str):
-    """``"tasks"``, in place of what the user has not chosen."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        # Dask makes tokens of it: what the user has chosen is another expression.
-        return "'tasks, unchosen'"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Elsewhere nobody chooses.
-        return str, (str(self),)
 
 
 def unchosen_methods() -> Any:

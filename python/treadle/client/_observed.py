@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import dask
 
-from treadle._ask import Calling, notify
 from treadle.client import _options
 from treadle.client._distributed import ClientOfDistributed
 from treadle.client._scheduler import stream
+from treadle.common._ask import Calling, notify
 
 if TYPE_CHECKING:
     from treadle.client._client import Client

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from numbers import Number
 from typing import Any, TypeAlias
 
-from treadle._numbers import amounts, whole
-from treadle._priorities import rank
 from treadle.client._distributed import get_annotations
+from treadle.common._numbers import amounts, whole
+from treadle.common._priorities import rank
 
 __all__ = [
     "Options",

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dask.utils import format_bytes, format_time
 from distributed.utils import is_kernel
 
-from treadle._ask import ask_now
 from treadle._compat.distributed import parse_timedelta
-from treadle._groups import prefix_of
 from treadle.client import _distributed
 from treadle.client._distributed import futures_of
 from treadle.client._state import State
+from treadle.common._ask import ask_now
+from treadle.common._groups import prefix_of
 
 if TYPE_CHECKING:
     from treadle.client._client import Client

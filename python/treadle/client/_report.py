@@ -12,7 +12,7 @@ from typing import Any
 
 from dask.utils import format_bytes, format_time, key_split
 
-from treadle._groups import prefix_of
+from treadle.common._groups import prefix_of
 
 __all__ = ["page"]
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from treadle import _core
-from treadle._ask import ask
-from treadle._numbers import integer
-from treadle._tokens import tokenize
 from treadle.client import _distributed, _options
 from treadle.client._distributed import wait_for
 from treadle.client._future import Future
 from treadle.client._state import until
+from treadle.common._ask import ask
+from treadle.common._numbers import integer
+from treadle.pickling._tokens import tokenize
 
 if TYPE_CHECKING:
     from treadle.client._client import Client

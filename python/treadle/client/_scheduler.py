@@ -14,21 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 from dask.sizeof import sizeof
 
-from treadle import _calls, _core
-from treadle._ask import Calling, ask, called_back, notify
-from treadle._calls import NATIVE, error_of
+from treadle import _core
 from treadle._compat.distributed import dumps
-from treadle._loop import off_loop
-from treadle._names import name_of
-from treadle._sizes import by_prefix
-from treadle._story import told
 from treadle.client._diagnostics import Diagnostics
 from treadle.client._replay import Recipe
+from treadle.common import _calls
+from treadle.common._ask import Calling, ask, called_back, notify
+from treadle.common._calls import NATIVE, error_of
+from treadle.common._loop import off_loop
+from treadle.common._names import rename_workers
+from treadle.common._sizes import by_prefix
+from treadle.common._story import told
 
 if TYPE_CHECKING:
     from treadle.client._client import Client
 
-__all__ = ["Node", "Nodes", "Scheduler", "rename", "stream"]
+__all__ = ["Node", "Nodes", "Scheduler", "stream"]
 
 # Whose answers have tuples, as all that comes from distributed's scheduler.
 _OF_TUPLES = frozenset(["who_has", "has_what", "processing"])
@@ -148,13 +149,13 @@ class Scheduler(Diagnostics):
     async def identity(self, n_workers: int = -1, **_kwargs: Any) -> dict[str, Any]:
         """Return what the scheduler says about itself and workers."""
         answer: dict[str, Any] = await self._native("identity")(n_workers=n_workers)
-        rename(answer["workers"])
+        rename_workers(answer["workers"])
         return answer
 
     async def retire_workers(self, **kwargs: Any) -> dict[str, Any]:
         """Have workers leave; returns what was known of them."""
         gone: dict[str, Any] = await self._native("retire_workers")(**kwargs)
-        rename(gone)
+        rename_workers(gone)
         for worker in gone.values():
             worker["status"] = "closed"
         return gone
@@ -377,9 +378,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     return value
-
-
-def rename(workers: dict[str, Any]) -> None:
-    """Give workers the names that distributed gives them: numbers where they look like some."""
-    for worker in workers.values():
-        worker["name"] = worker["id"] = name_of(worker["name"])

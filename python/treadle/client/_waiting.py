@@ -9,9 +9,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from treadle import _core
-from treadle._ask import called_back
 from treadle._compat.distributed import parse_timedelta, wait_of_distributed
-from treadle._loop import call_in
 from treadle.client import _distributed
 from treadle.client._counting import Counting
 from treadle.client._distributed import ClosedClientError, FutureCancelledError
@@ -23,6 +21,8 @@ from treadle.client._gather import (
     waited,
     waiting_for,
 )
+from treadle.common._ask import called_back
+from treadle.common._loop import call_in
 from treadle.worker import blocking
 
 __all__ = ["USABLE", "Waiting"]

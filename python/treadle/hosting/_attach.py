@@ -148,7 +148,8 @@ async def _attach(host: Host, kwargs: dict[str, Any]) -> Client:
 
 def connect(place: Place, kwargs: dict[str, Any]) -> Client:
     """Return a client of a scheduler. Further ones of this process need nothing but its address."""
-    from treadle.client import Client, _addresses
+    from treadle.client import Client
+    from treadle.common import _addresses
 
     credentials = place._asdict()
     address = credentials.pop("address")

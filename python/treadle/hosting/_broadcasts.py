@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from distributed import Status
 
 from treadle._compat.distributed import Serialized
-from treadle._loop import off_loop
+from treadle.common._loop import off_loop
 from treadle.hosting._parcels import Parcel, hand_over
 from treadle.hosting._scheduler_part import SchedulerPart
 

@@ -37,7 +37,7 @@ from treadle._compat.distributed import (
     to_frames,
     unparse_host_port,
 )
-from treadle._security import certificates_of
+from treadle.common._security import certificates_of
 from treadle.transfer import HandshakeError, aio
 
 __all__ = ["TcpBackend", "TlsBackend"]

@@ -26,9 +26,9 @@ from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
 
 from treadle._compat.distributed import dumps
 from treadle._core import __version__
-from treadle._loop import off_loop
-from treadle._secret import new_secret
-from treadle._security import Certificates, certificates_of, temporary
+from treadle.common._loop import off_loop
+from treadle.common._secret import new_secret
+from treadle.common._security import Certificates, certificates_of, temporary
 from treadle.hosting._fit import SCHEDULER, check_hosts, check_installed
 from treadle.hosting._host import Host, Place
 from treadle.hosting._making import made

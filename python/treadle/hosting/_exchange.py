@@ -9,8 +9,8 @@ from typing import Any
 
 import distributed
 
-from treadle._ask import ask
 from treadle.client._state import State, until
+from treadle.common._ask import ask
 from treadle.hosting import _beside
 from treadle.hosting._dask import NAME
 

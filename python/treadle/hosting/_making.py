@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from treadle._loop import off_loop
+from treadle.common._loop import off_loop
 
 __all__ = ["made"]
 

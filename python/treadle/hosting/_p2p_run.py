@@ -16,7 +16,7 @@ from distributed.exceptions import Reschedule
 from distributed.utils import sync
 
 from treadle._compat.distributed import P2PConsistencyError, ShuffleClosedError, ShuffleSpec
-from treadle._loop import off_loop
+from treadle.common._loop import off_loop
 from treadle.hosting._accelerate import NAME
 from treadle.shuffle._kinds import Kind, kind_of
 from treadle.shuffle._named import named

@@ -13,7 +13,7 @@ from typing import Any
 from distributed.utils import nbytes
 
 from treadle._compat.distributed import decompress, merge_and_deserialize, merge_memoryviews
-from treadle._loop import off_loop
+from treadle.common._loop import off_loop
 
 __all__ = ["Parcel", "enter", "hand_over", "leave"]
 

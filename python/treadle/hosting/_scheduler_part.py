@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from treadle._security import Certificates
-from treadle.client._local import LocalCluster
-from treadle.sidecar._scheduler import SchedulerStandIn
+from treadle.cluster._local_cluster import LocalCluster
+from treadle.common._security import Certificates
+from treadle.scheduler._scheduler import SchedulerStandIn
 
 if TYPE_CHECKING:
     from treadle.client import Client

@@ -16,9 +16,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from treadle import _core
-from treadle._secret import secret_file_in
-from treadle._security import Certificates, of_prefix, write_certificates
-from treadle.supervision import WorkerProcess, arguments_of
+from treadle.cluster._arguments import arguments_of
+from treadle.cluster._process import WorkerProcess
+from treadle.common._secret import secret_file_in
+from treadle.common._security import Certificates, of_prefix, write_certificates
 from treadle.worker._ends import Cause
 from treadle.worker._thread import ThreadWorker
 
@@ -128,7 +129,7 @@ class ProcessPart(_Part):
         super().__init__(*args, **kwargs)
 
     def _start(self) -> None:
-        from treadle.client._inherited import inherited
+        from treadle.cluster._inherited import inherited
 
         certificates, self._of_host = self._of_host, None
         if certificates is not None:

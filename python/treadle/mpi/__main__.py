@@ -9,11 +9,12 @@ from typing import Any
 
 import click
 
-from treadle import _script, mpi
-from treadle._cli_values import limit_of
-from treadle._memory_limit import HELP, memory_limit_of
-from treadle._numbers import MOST_THREADS
+from treadle import mpi
+from treadle.cli._values import limit_of
+from treadle.common._memory_limit import HELP, memory_limit_of
+from treadle.common._numbers import MOST_THREADS
 from treadle.mpi import _job
+from treadle.pickling import _script
 
 __all__ = ["main"]
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import dask.config
 
-from treadle._memory_limit import memory_limit_of
-from treadle._secret import new_secret
-from treadle._security import certificates_of, temporary
+from treadle.common._memory_limit import memory_limit_of
+from treadle.common._secret import new_secret
+from treadle.common._security import certificates_of, temporary
 from treadle.hosting._host import Place
 
 if TYPE_CHECKING:
@@ -346,7 +346,7 @@ def _connect(job: _Job) -> None:
     place = job.share()
 
     def start() -> bool:
-        from treadle.client import _addresses
+        from treadle.common import _addresses
 
         _addresses.remember(place.address, secret=place.secret, certificates=place.certificates)
         dask.config.set({"scheduler-address": place.address})

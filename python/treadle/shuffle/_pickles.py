@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 
-from treadle import _by_value
+from treadle.pickling import _by_value
 
 
 def dumps(value: object) -> bytes:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from distributed.exceptions import Reschedule
 
-from treadle._calls import error_of, pack, unpack_answer
+from treadle.common._calls import error_of, pack, unpack_answer
 from treadle.shuffle._kinds import Kind, kind_of
 from treadle.shuffle._named import named
 from treadle.shuffle._piece import Piece
@@ -45,6 +45,19 @@ class Known(NamedTuple):
     """The scheduler's number, never used again. Dask uses a name again if it computes a graph again."""
     kind: Kind
     place: Place
+
+
+class Told(NamedTuple):
+    """What the scheduler answers about a shuffle (``shuffle`` in ``crates/server/src/shuffles.rs``)."""
+
+    number: int
+    maps: int
+    spec: bytes
+    partitions: int
+    service: str | None
+    """The address of the shuffle master at whose servers the rows are; None: at workers."""
+    outputs: Any
+    again: Any
 
 
 class Shuffles:
@@ -182,23 +195,24 @@ class Shuffles:
                 "the scheduler does not know this shuffle. It has ended, or its tasks were not "
                 "submitted in one graph with its barrier. Compute the whole graph again"
             )
-        number, maps, spec, partitions, service, outputs, again = result
+        told = Told(*result)
         with self._lock:
             remembered = self._known.get(name)
             if (
                 remembered is not None
-                and remembered.number == number
+                and remembered.number == told.number
                 and not remembered.place.is_over
             ):
                 self._known.move_to_end(name)
                 return remembered
         place: Place
-        if service is None:
-            place = AtWorkers(self._native, number, maps)
+        if told.service is None:
+            place = AtWorkers(self._native, told.number, told.maps)
         else:
-            asked = {"maps": maps, "partitions": partitions, "outputs": outputs, "again": again}
-            place = self._at_servers(name, number, service, asked)
-        known = Known(number, kind_of(read_spec(spec)), place)
+            asked = told._asdict()
+            del asked["number"], asked["spec"], asked["service"]
+            place = self._at_servers(name, told.number, told.service, asked)
+        known = Known(told.number, kind_of(read_spec(told.spec)), place)
         with self._lock:
             self._known[name] = known
             self._known.move_to_end(name)

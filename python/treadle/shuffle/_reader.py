@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from treadle._numbers import integer
+from treadle.common._numbers import integer
 
 if TYPE_CHECKING:
     from treadle.shuffle._shuffle import Shuffle

@@ -14,17 +14,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from treadle import _core
-from treadle._memory_limit import memory_limit_of
-from treadle._numbers import integer
-from treadle._secret import kept
-from treadle._security import named
+from treadle.common._memory_limit import memory_limit_of
+from treadle.common._numbers import integer
+from treadle.common._secret import kept
+from treadle.common._security import named
 from treadle.shuffle._compression import chosen, noted, of_note
 from treadle.shuffle._records import kind_of, kind_of_note
 from treadle.shuffle._service_errors import NoRoom, ShuffleError
 from treadle.shuffle._shuffle import Shuffle
 
 if TYPE_CHECKING:
-    from treadle._cli import Child
+    from treadle.common._child import Child
     from treadle.shuffle._history import Shuffles
     from treadle.shuffle._keeper import Keeper
 
@@ -140,7 +140,7 @@ class Service:
                 "a service of this machine uses the user's own secret: without an address, give "
                 "neither secret= nor certificates= nor insecure="
             )
-        from treadle._cli import Child
+        from treadle.common._child import Child
 
         # Without a unit, 1 would be a share.
         options = ["--memory-limit", f"{memory}B", "--http", "none", "--supervised"]
@@ -203,11 +203,10 @@ class Service:
     def attach(self, number: int, *, timeout: float | None = None) -> Shuffle:
         """Return a shuffle that another process has registered, by :attr:`Shuffle.number`."""
         number = integer("number", number, 0, 2**64 - 1)
-        said = self._native.about(number, self._limit(timeout))
-        name, maps, partitions, _, note = said[:5]
-        kind, compression = kind_of_note(note), of_note(note)
-        shuffle = Shuffle(self, number, name, maps, partitions, kind, compression)
-        shuffle._committed = said[8] or 0
+        about = self._native.about(number, self._limit(timeout))
+        kind, compression = kind_of_note(about.note), of_note(about.note)
+        shuffle = Shuffle(self, number, about.name, about.maps, about.partitions, kind, compression)
+        shuffle._committed = about.committed or 0
         return shuffle
 
     def state(self, *, timeout: float | None = None) -> dict[str, Any]:

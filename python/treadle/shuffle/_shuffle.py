@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from treadle._numbers import integer
+from treadle.common._numbers import integer
 from treadle.shuffle._compression import NONE
 from treadle.shuffle._reader import Reader
 from treadle.shuffle._records import Kind
@@ -234,13 +234,13 @@ class Shuffle:
         generation that was committed last; 0: none. A master of the release before does not say it.
         """
         with self._named("state"):
-            said = self.service._native.about(self.number, self.service._limit(timeout))
-        ranges, differs, restarted, committed = said[5:9]
-        if differs and not restarted:
+            about = self.service._native.about(self.number, self.service._limit(timeout))
+        restarted = about.restarted
+        if about.differs and not restarted:
             # A master of the release before does not say in which: nothing that was read is valid.
             restarted = sys.maxsize
-        maps = [at for start, end in ranges for at in range(start, min(end, self.maps))]
-        return maps, differs, restarted, committed
+        maps = [at for start, end in about.again for at in range(start, min(end, self.maps))]
+        return maps, about.differs, restarted, about.committed
 
     def _check_lost(self, error: Exception, generation: int | None, timeout: float) -> None:
         """Raise RowsLost if maps must run again. ``generation`` is that of a reader; None: of a commit."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from treadle import _core
-from treadle._numbers import integer
+from treadle.common._numbers import integer
 from treadle.shuffle._given import integers
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from treadle import _core
-from treadle._numbers import integer
-from treadle._secret import kept
+from treadle.common._numbers import integer
+from treadle.common._secret import kept
 
 __all__ = ["ConnectOptions", "ListenOptions", "Tls", "complete", "settings"]
 
@@ -111,7 +111,7 @@ def _tls(tls: Tls) -> Any:
 
 def _of_security(security: Any) -> tuple[str, str, str]:
     """Return CA, certificate and key: as a client, or whatever else there are settings for."""
-    from treadle._security import certificates_of
+    from treadle.common._security import certificates_of
 
     files = certificates_of(security)
     if files is None:

@@ -6,9 +6,10 @@ import pickle
 import sys
 from typing import Any
 
-from treadle import _by_value, _core, _whole
-from treadle._spawned import SCRIPT
-from treadle._whole import PLAIN
+from treadle import _core
+from treadle.pickling import _by_value, _whole
+from treadle.pickling._spawned import SCRIPT
+from treadle.pickling._whole import PLAIN
 
 __all__ = ["decode", "encode"]
 

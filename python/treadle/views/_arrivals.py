@@ -10,8 +10,9 @@ from typing import Any, TypeAlias
 
 from ipyparallel import error
 
-from treadle import _canning, _reply
 from treadle._compat.ipyparallel import ExecuteReply, MessageFuture
+from treadle.common import _reply
+from treadle.pickling import _canning
 
 __all__ = [
     "Times",

@@ -9,8 +9,8 @@ from typing import Any
 import ipyparallel
 from ipyparallel import AsyncResult, Dependency, Reference
 
-from treadle import _canning
 from treadle._compat.ipyparallel import PrePickled, getname
+from treadle.pickling import _canning
 from treadle.views._spread import SpreadFunction, Spreading
 from treadle.views._tasks import Task
 from treadle.worker._balanced import map_part

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ipyparallel import Dependency, error
 
-from treadle import _reply
 from treadle._compat.ipyparallel import MessageFuture
+from treadle.common import _reply
 from treadle.views._arrivals import finish, lose
 from treadle.worker._balanced import Failed, Outcome, Payload, run
 

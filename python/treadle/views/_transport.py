@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from treadle import _reply
-from treadle._calls import error_of, pack, unpack_answer
+from treadle.common import _reply
+from treadle.common._calls import error_of, pack, unpack_answer
 
 if TYPE_CHECKING:
     from treadle.client._client import Client

@@ -10,9 +10,9 @@ from typing import Any
 import ipyparallel
 from ipyparallel import AsyncMapResult, AsyncResult, Reference
 
-from treadle import _canning
 from treadle._compat.ipyparallel import PrePickled, getname, partitioning
-from treadle._numbers import whole
+from treadle.common._numbers import whole
+from treadle.pickling import _canning
 from treadle.views._cast import Cast, CastResult
 from treadle.views._messages import History, Outstanding
 from treadle.views._spread import SpreadFunction, Spreading

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from distributed.actor import Actor
 from distributed.utils import iscoroutinefunction
 
-from treadle import _by_value, _core
-from treadle._calls import Opaque
+from treadle import _core
 from treadle._compat.dask import TaskRef
 from treadle._compat.distributed import run_actor
-from treadle._groups import prefix_of
-from treadle.worker import errors
+from treadle.common._calls import Opaque
+from treadle.common._groups import prefix_of
+from treadle.errors import _of_tasks as errors
+from treadle.pickling import _by_value
 from treadle.worker._slots import worker_here
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from treadle import _reply
+from treadle.common import _reply
 from treadle.worker._slots import worker_here
 
 __all__ = ["Failed", "Outcome", "Payload", "map_part", "run"]

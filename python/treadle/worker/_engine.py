@@ -15,9 +15,10 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeAlias
 
-from treadle import _canning, _reply
-from treadle._loop import LoopThread
-from treadle.worker import errors
+from treadle.common import _reply
+from treadle.common._loop import LoopThread
+from treadle.errors import _of_tasks as errors
+from treadle.pickling import _canning
 from treadle.worker._casts import Cast, Casts, Result
 from treadle.worker._main_thread import MainThread
 from treadle.worker._native import Native

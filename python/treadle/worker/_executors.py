@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.utils import iscoroutinefunction
 
-from treadle import _by_value, _core
+from treadle import _core
 from treadle._compat.dask import Alias, DataNode, GraphNode, Task, TaskRef
 from treadle._compat.distributed import ThreadPoolExecutor, offload_executor
-from treadle._unserved import UnservedError
+from treadle.errors._unserved import UnservedError
+from treadle.pickling import _by_value
 from treadle.worker._slots import in_thread_of, worker_here
 
 if TYPE_CHECKING:

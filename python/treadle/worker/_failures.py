@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Hashable
 
-from treadle.worker import errors
+from treadle.errors import _of_tasks as errors
 
 __all__ = ["FailureLog"]
 
@@ -40,7 +40,7 @@ class FailureLog:
         if count > _MOST:
             return
         # Not before a task fails.
-        from treadle.supervision import aside
+        from treadle.common._aside import aside
 
         more = "" if count < _MOST else "\nMore that fail within this second are not logged."
         text, traceback = errors.texts(exception)

@@ -13,7 +13,7 @@ import dask
 from dask.utils import parse_timedelta
 from distributed import profile
 
-from treadle._groups import prefix_of
+from treadle.common._groups import prefix_of
 
 __all__ = ["Profiler"]
 

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
-from treadle._ask import Calling, ask
-from treadle._calls import NATIVE, actors_answer, pack, unpack_answer
+from treadle.common._ask import Calling, ask
+from treadle.common._calls import NATIVE, actors_answer, pack, unpack_answer
 from treadle.worker._native import Native
 
 __all__ = ["RPC", "SchedulerRPC", "WorkerRPC", "ask_scheduler"]

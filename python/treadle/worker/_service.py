@@ -16,18 +16,18 @@ from typing import Any
 import dask
 from distributed import Status
 
-from treadle._ask import ask
-from treadle._calls import pack, pack_answer, unpack, unpack_answer
 from treadle._compat.distributed import (
     benchmark_disk,
     benchmark_memory,
     benchmark_network,
 )
-from treadle._exit_status import LEFT, RESTART
-from treadle._log import Log
-from treadle._loop import LoopThread
-from treadle._shared import share_arrays
-from treadle.worker import errors
+from treadle.common._ask import ask
+from treadle.common._calls import pack, pack_answer, unpack, unpack_answer
+from treadle.common._log import Log
+from treadle.common._loop import LoopThread
+from treadle.common._shared import share_arrays
+from treadle.errors import _of_tasks as errors
+from treadle.errors._exit_status import LEFT, RESTART
 from treadle.worker._actors import Actors
 from treadle.worker._ends import Cause
 from treadle.worker._engine import Engine
@@ -306,7 +306,7 @@ class Service:
         return self._loop.run(run())
 
     def task_raised(self, key: Hashable, exception: BaseException) -> bytes:
-        """Return what a task raised as bytes; see :mod:`treadle.worker.errors`.
+        """Return what a task raised as bytes; see :mod:`treadle.errors._of_tasks`.
 
         Does not return if that ends the process, as it does in distributed.
         """

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from treadle._script import Main
+from treadle.pickling._script import Main
 from treadle.worker._outputs import Outputs
 
 __all__ = ["Executed", "PlainShell", "make_shell"]

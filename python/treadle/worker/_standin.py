@@ -19,14 +19,14 @@ from dask.utils import parse_timedelta
 from distributed import Status, profile
 from distributed.utils import in_async_call
 
-from treadle._ask import ask
-from treadle._calls import pack
 from treadle._compat.distributed import AsyncTaskGroup, SystemMonitor, get_versions, is_dumpable
-from treadle._names import name_of
-from treadle._numbers import amounts
-from treadle._script import refuse_while_imported
-from treadle._unserved import UnservedError, is_public
-from treadle._upload import upload_file
+from treadle.common._ask import ask
+from treadle.common._calls import pack
+from treadle.common._names import name_of
+from treadle.common._numbers import amounts
+from treadle.common._upload import upload_file
+from treadle.errors._unserved import UnservedError, is_public
+from treadle.pickling._script import refuse_while_imported
 from treadle.worker._data import Data
 from treadle.worker._ends import Cause
 from treadle.worker._executors import Executors
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from distributed.diagnostics.plugin import WorkerPlugin
     from tornado.ioloop import IOLoop
 
-    from treadle._log import Log
-    from treadle._loop import LoopThread
+    from treadle.common._log import Log
+    from treadle.common._loop import LoopThread
     from treadle.shuffle._plugin import Shuffles
     from treadle.worker._engine import Engine
     from treadle.worker._native import Native

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from treadle._ask import ask_now
-from treadle._calls import pack, unpack_answer
-from treadle._loop import LoopThread
-from treadle.supervision._channel import Channel
-from treadle.supervision._words import connect
+from treadle.common._ask import ask_now
+from treadle.common._calls import pack, unpack_answer
+from treadle.common._channel import Channel
+from treadle.common._loop import LoopThread
+from treadle.common._words import connect
 from treadle.worker._rpc import RPC, SchedulerRPC
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treadle import _core
-from treadle._security import Certificates
-from treadle._settings import preloads_of
+from treadle.common._security import Certificates
+from treadle.common._settings import preloads_of
 from treadle.worker._ends import End, end_of
 from treadle.worker._service import Service
 

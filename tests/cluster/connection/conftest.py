@@ -12,7 +12,7 @@ import pytest
 from connection_support import Connect, Handlers
 
 from treadle import _core
-from treadle.client._local import LocalCluster
+from treadle.cluster._local_cluster import LocalCluster
 
 
 @pytest.fixture(scope="module")

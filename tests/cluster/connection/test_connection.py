@@ -29,8 +29,8 @@ from connection_support import (
 
 from client_support import SOON
 from treadle import _core
-from treadle.client._local import LocalCluster
 from treadle.client._state import State as ClientState
+from treadle.cluster._local_cluster import LocalCluster
 
 # Connecting
 
@@ -241,7 +241,7 @@ import os, signal, threading
 from treadle import _core
 # It is ignored in what a shell runs in its background.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-server = _core.Server(secret=b"x" * 32)
+server = _core.Scheduler(secret=b"x" * 32)
 connection = _core.Connection(server.address, "client", None, secret=b"x" * 32)
 interrupt = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
 def waits():
@@ -310,7 +310,7 @@ def test_a_closed_connection_says_so(connect: Connect) -> None:
 
 
 def test_the_end_of_the_scheduler_wakes_everybody() -> None:
-    server = _core.Server(secret=b"x" * 32)
+    server = _core.Scheduler(secret=b"x" * 32)
     handlers = Handlers()
     connection = _core.Connection(server.address, "client", handlers, secret=b"x" * 32)
     outcomes: list[Any] = []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from python_sides import Hub, HubClient, HubWorker
 
-from treadle.sidecar import Sidecar
+from treadle.scheduler import Sidecar
 
 
 @pytest.fixture

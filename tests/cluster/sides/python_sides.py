@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from treadle._calls import error_of, pack, unpack, unpack_answer
-from treadle.sidecar import Sidecar
+from treadle.common._calls import error_of, pack, unpack, unpack_answer
+from treadle.scheduler import Sidecar
 from treadle.worker import Service
 
 SOON = 30

@@ -16,8 +16,8 @@ from distributed.protocol import to_serialize
 from distributed.protocol.pickle import dumps
 from python_sides import SOON, Hub, HubClient, HubWorker
 
-from treadle._calls import Opaque, pack, unpack
-from treadle.sidecar import Sidecar
+from treadle.common._calls import Opaque, pack, unpack
+from treadle.scheduler import Sidecar
 
 
 class Unpickled:

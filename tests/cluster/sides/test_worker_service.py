@@ -26,8 +26,8 @@ from distributed.diagnostics.plugin import UploadFile, WorkerPlugin
 from distributed.protocol.pickle import dumps
 from python_sides import SOON, Hub, HubClient, HubWorker
 
-from treadle._log import Log, Tail
-from treadle.sidecar import Sidecar
+from treadle.common._log import Log, Tail
+from treadle.scheduler import Sidecar
 from treadle.worker import Service
 
 # calls
@@ -361,7 +361,7 @@ def test_the_log_keeps_nothing_alive() -> None:
 
 def test_warnings_are_still_shown() -> None:
     code = (
-        "import logging, distributed; from treadle._log import Log; logs = Log(), Log(); "
+        "import logging, distributed; from treadle.common._log import Log; logs = Log(), Log(); "
         "logging.getLogger('treadle.x').warning('to people'); "
         "logging.getLogger('treadle.x').info('not to people')"
     )

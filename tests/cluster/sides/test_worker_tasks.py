@@ -25,8 +25,9 @@ from distributed import (
 from python_sides import ADDRESS, SOON, Hub, HubClient, HubWorker
 
 import treadle
-from treadle.sidecar import Sidecar
-from treadle.worker import blocking, errors
+from treadle.errors import _of_tasks as errors
+from treadle.scheduler import Sidecar
+from treadle.worker import blocking
 
 
 def test_a_task_finds_its_worker(worker: HubWorker) -> None:

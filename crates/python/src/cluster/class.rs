@@ -16,7 +16,7 @@ pub(super) fn class_bytes(class: &Bound<'_, PyType>) -> Bytes {
         let module = class.py().import(module)?;
         module.call_method1("dumps", (class, 5))?.extract()
     };
-    let pickled = dumps("pickle").or_else(|_| dumps("treadle._by_value"));
+    let pickled = dumps("pickle").or_else(|_| dumps("treadle.pickling._by_value"));
     match pickled {
         Ok(pickled) if pickled.len() <= LONGEST => pickled.into(),
         _ => class.to_string().into_bytes().into(),

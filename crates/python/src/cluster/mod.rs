@@ -5,8 +5,8 @@ mod class;
 mod connection;
 mod directory;
 mod error;
+mod scheduler;
 mod security;
-mod server;
 mod service;
 mod supervised;
 mod worker;
@@ -95,7 +95,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("give_up", connection::finaliser(module.py())?)?;
     module.add_class::<connection::ClientConnection>()?;
     module.add_class::<directory::Directory>()?;
-    module.add_class::<server::Server>()?;
+    module.add_class::<scheduler::Scheduler>()?;
     service::register(module)?;
     module.add_class::<worker::Worker>()
 }

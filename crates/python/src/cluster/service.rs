@@ -232,7 +232,7 @@ impl ShuffleServer {
             disk,
             memory,
             http: http
-                .map(|http| super::server::pages(http, http_token, http_names))
+                .map(|http| super::scheduler::pages(http, http_token, http_names))
                 .transpose()?,
         };
         let started = interruptible(py, timeout, |interrupted| {
@@ -317,5 +317,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("COMPRESSIONS", PyTuple::new(module.py(), names)?)?;
     module.add_class::<ShuffleMaster>()?;
     module.add_class::<ShuffleServer>()?;
+    module.add_class::<member::ShuffleAbout>()?;
     module.add_class::<ShuffleMember>()
 }

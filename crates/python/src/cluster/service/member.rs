@@ -33,20 +33,23 @@ pyo3::import_exception!(treadle.shuffle._service_errors, LateAttempt);
 pyo3::import_exception!(treadle.shuffle._service_errors, NoRoom);
 pyo3::import_exception!(treadle.shuffle._service_errors, Superseded);
 
-/// Name, maps, partitions, copies, note, ranges of maps that must run again, whether a map has returned
-/// other rows than before (`About::differs`), the generation in which all began anew (`About::restarted`), and
-/// the one that was committed last (`About::committed`).
-type Said<'py> = (
-    String,
-    u32,
-    u32,
-    u32,
-    Bound<'py, PyBytes>,
-    Vec<(u64, u64)>,
-    bool,
-    u32,
-    Option<u32>,
-);
+/// What the master knows of a shuffle: [`About`].
+#[pyclass(frozen, get_all, module = "treadle._core")]
+pub(crate) struct ShuffleAbout {
+    name: String,
+    maps: u32,
+    partitions: u32,
+    copies: u32,
+    note: Py<PyBytes>,
+    /// Ranges of maps that must run again.
+    again: Vec<(u64, u64)>,
+    /// A map has returned other rows than before.
+    differs: bool,
+    /// The generation in which all began anew; 0: none.
+    restarted: u32,
+    /// The generation that was committed last; 0: none. Masters of releases before do not say it.
+    committed: Option<u32>,
+}
 
 /// A process that writes and reads.
 #[pyclass(frozen, module = "treadle._core")]
@@ -150,38 +153,21 @@ impl ShuffleMember {
     }
 
     /// What the master knows of a shuffle.
-    fn about<'py>(
-        &self,
-        py: Python<'py>,
-        shuffle: u64,
-        timeout: Option<f64>,
-    ) -> PyResult<Said<'py>> {
+    fn about(&self, py: Python<'_>, shuffle: u64, timeout: Option<f64>) -> PyResult<ShuffleAbout> {
         let member = self.member()?;
         let about = interruptible(py, timeout, |it| member.about(shuffle, it))?;
         let about = about.map_err(|error| raised(error, &format!("shuffle {shuffle}")))?;
-        let note = PyBytes::new(py, &about.note);
-        let again = about.again.ranges().to_vec();
-        let About {
-            name,
-            maps,
-            partitions,
-            copies,
-            differs,
-            restarted,
-            committed,
-            ..
-        } = about;
-        Ok((
-            name,
-            maps,
-            partitions,
-            copies,
-            note,
-            again,
-            differs,
-            restarted.0,
-            committed.map(|committed| committed.0),
-        ))
+        Ok(ShuffleAbout {
+            note: PyBytes::new(py, &about.note).unbind(),
+            again: about.again.ranges().to_vec(),
+            name: about.name,
+            maps: about.maps,
+            partitions: about.partitions,
+            copies: about.copies,
+            differs: about.differs,
+            restarted: about.restarted.0,
+            committed: about.committed.map(|committed| committed.0),
+        })
     }
 
     /// Says that nobody will read a shuffle any more. Returns the rows, bytes and digest that it had, if it was

@@ -23,7 +23,7 @@ const LARGE: usize = 64 << 10;
 
 /// Frames before the first that may be a buffer: what to do, and the pickle or the code of it.
 const HEADS: usize = 2;
-/// Python knows those again that came before, by their bytes (`treadle._canning`).
+/// Python knows those again that came before, by their bytes (`treadle.pickling._canning`).
 const SHORT: usize = 8 << 10;
 
 /// A client, the number of its cast, and the frames.

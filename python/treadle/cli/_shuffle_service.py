@@ -1,0 +1,400 @@
+"""The commands ``treadle shuffle-master`` and ``treadle shuffle-server``."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+import click
+
+from treadle.cli._basics import announce, clear_errors, end_with_input
+from treadle.cli._long_running import (
+    Credentials,
+    Ending,
+    LogFile,
+    http_option,
+    http_token_option,
+    journal_option,
+    log_options,
+    pages_of,
+    reachable,
+    security_options,
+    supervised_option,
+)
+from treadle.cli._values import Seconds, limit_of
+from treadle.common._memory_limit import HELP, disk_limit_of, memory_limit_of
+
+__all__ = ["shuffle_master", "shuffle_server"]
+
+PORT = 7790
+# Seconds between two looks at what a process was asked.
+_TICK = 0.1
+# Seconds between attempts to reach a master that is not there.
+_PAUSE = 1.0
+# Seconds between two lines about what a server that leaves waits for.
+_TELL = 5.0
+
+
+@click.command("shuffle-master")
+@click.option(
+    "--timeout",
+    type=Seconds(0.1),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="A server or client that sends nothing for this long is lost.",
+)
+@click.option(
+    "--lease",
+    type=Seconds(0.0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For how long the shuffles of an application are kept when none of its processes is "
+    "connected.",
+)
+@click.option(
+    "--contact-address",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Another address of this master: a forwarded port, a container, a service. May be repeated.",
+)
+@journal_option
+@supervised_option
+@log_options
+@security_options
+@click.argument("address", default=f"127.0.0.1:{PORT}", metavar="[ADDRESS]")
+def shuffle_master(
+    address: str,
+    timeout: float,
+    lease: float,
+    contact_address: tuple[str, ...],
+    shuffle_journal: str | None,
+    supervised: bool,
+    log_file: str | None,
+    log_file_size: int,
+    tls: str | None,
+    insecure: bool,
+    secret_file: str | None,
+) -> None:
+    """Run the master of a shuffle service until SIGTERM or Ctrl-C.
+
+    ADDRESS is where to listen; by default 127.0.0.1:7790. Servers join with
+    `treadle shuffle-server ADDRESS`, programs connect with treadle.shuffle.Service(ADDRESS). When the
+    master ends, so do all shuffles.
+    """
+    credentials = Credentials.of_options(tls, insecure, secret_file)
+    with clear_errors():
+        from treadle import _core
+        from treadle.shuffle._journal import default_path
+        from treadle.shuffle._keeper import Keeper
+
+        master = _core.ShuffleMaster(
+            credentials.address(address),
+            contact=[credentials.address(contact) for contact in contact_address],
+            timeout=timeout,
+            lease=lease,
+            told=True,
+            **credentials.of_connections(),
+        )
+        keeper: Keeper | None = None
+        try:
+            keeper = Keeper.of(master, shuffle_journal, default_path())
+            if supervised:
+                end_with_input()
+            ending = Ending()
+            LogFile(log_file, log_file_size).listening(master.address)
+            while not ending.asked and not master.wait(_TICK):
+                pass
+        finally:
+            if keeper is not None:
+                keeper.close()
+            master.close()
+            _core.flush_log()
+
+
+@click.command("shuffle-server")
+@click.option(
+    "--local-directory",
+    "directories",
+    multiple=True,
+    type=click.Path(file_okay=False),
+    help="Where rows go that do not fit into memory. May be repeated: one on each disk.",
+)
+@click.option(
+    "--memory-limit",
+    default="0.5",
+    show_default=True,
+    help=f"What the process may take: {HELP}, which is all of it as well. Too little is refused.",
+)
+@click.option(
+    "--disk-limit",
+    default="0",
+    help="What all directories together may hold: bytes or 2GiB; by default 0 for no limit.",
+)
+@click.option(
+    "--domain",
+    help="What fails together: the copies of a row are in different domains. By default the host.",
+)
+@click.option("--name", help="Unique in the service; by default the host and the process id.")
+@click.option(
+    "--weight",
+    type=click.IntRange(1, 2**32 - 1),
+    default=1,
+    show_default=True,
+    help="How many partitions it gets, compared to others with the same room.",
+)
+@click.option("--listen", metavar="HOST:PORT", help="Where clients and other servers connect.")
+@click.option(
+    "--contact-address",
+    metavar="HOST:PORT",
+    help="The address that other machines use for this server, if it differs from --listen (a forwarded "
+    "port, for example).",
+)
+@http_option
+@http_token_option
+@click.option(
+    "--drain-timeout",
+    type=Seconds(0.0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long it waits, when it is to end, until its rows are copied elsewhere.",
+)
+@click.option(
+    "--death-timeout",
+    type=Seconds(0.0),
+    metavar="SECONDS",
+    help="How long to wait for the master, in the beginning and when it was lost; for ever by "
+    "default.",
+)
+@click.option(
+    "--drain",
+    is_flag=True,
+    help="Start no server: ask the running server --name to leave, and wait until it has left.",
+)
+@supervised_option
+@log_options
+@security_options
+@click.argument("master", metavar="MASTER_ADDRESS")
+def shuffle_server(
+    master: str,
+    directories: tuple[str, ...],
+    memory_limit: str,
+    disk_limit: str,
+    domain: str | None,
+    name: str | None,
+    weight: int,
+    listen: str | None,
+    contact_address: str | None,
+    http: str,
+    http_token_file: str | None,
+    drain_timeout: float,
+    death_timeout: float | None,
+    drain: bool,
+    supervised: bool,
+    log_file: str | None,
+    log_file_size: int,
+    tls: str | None,
+    insecure: bool,
+    secret_file: str | None,
+) -> None:
+    """Run a server of the shuffle service whose master is at MASTER_ADDRESS.
+
+    On SIGTERM it leaves in order: its rows are copied to other servers first. A second SIGTERM, or
+    Ctrl-C, ends it at once. When the master is lost, the server drops its rows and waits for a master
+    at the same address.
+    """
+    credentials = Credentials.of_options(tls, insecure, secret_file)
+    master = credentials.address(master)
+    if drain:
+        if name is None:
+            raise click.UsageError("--drain needs --name: which server is to leave")
+        with _clear_errors():
+            _drain(master, credentials, name, drain_timeout)
+        return
+    options = {
+        "name": name or f"{socket.gethostname()}-{os.getpid()}",
+        "domain": domain or socket.gethostname(),
+        "directories": list(directories) or [_temporary()],
+        # Without a limit, what the machine has is one.
+        "memory": limit_of(memory_limit_of, memory_limit, "--memory-limit", 0.5)
+        or memory_limit_of(1, "--memory-limit"),
+        "disk": limit_of(disk_limit_of, disk_limit, "--disk-limit") or 2**63,
+        "weight": weight,
+        "listen": credentials.address(listen or reachable(master)),
+        "contact": [credentials.address(contact_address)] if contact_address else [],
+        **pages_of(http, (), http_token_file),
+        **credentials.of_connections(),
+    }
+    with _clear_errors():
+        from treadle import _core
+
+        if supervised:
+            end_with_input()
+        ending = Ending()
+        log = LogFile(log_file, log_file_size)
+        try:
+            while _serve(master, options, ending, log, death_timeout, drain_timeout, credentials):
+                # Where to log to is said once.
+                log = LogFile(None, log_file_size)
+        finally:
+            _core.flush_log()
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    """Turn what can go wrong with a service into a message and exit status 1."""
+    from treadle.shuffle import ShuffleError
+
+    with clear_errors("is the shuffle master running?"):
+        try:
+            yield
+        except ShuffleError as error:
+            raise click.ClickException(str(error)) from None
+
+
+def _serve(
+    master: str,
+    options: dict[str, Any],
+    ending: Ending,
+    log: LogFile,
+    death_timeout: float | None,
+    drain_timeout: float,
+    credentials: Credentials,
+) -> bool:
+    """Serve until this process is to end, or the master is lost; return whether it is to go on."""
+    server = _joined(master, options, ending, death_timeout)
+    if server is None:
+        return False
+    try:
+        if server.http and log.path is None:
+            link = server.http if sys.stdout.isatty() else server.http.partition("?")[0]
+            announce(f"state and metrics at {link}")
+        log.listening(server.address)
+        while not ending.asked:
+            reason = server.ended(_TICK)
+            if reason is not None:
+                click.echo(f"{reason}; the rows here are dropped", err=True)
+                return True
+            if server.drained:
+                return False
+        if not ending.now:
+            waits = partial(_what_it_waits_for, master, credentials, options["name"])
+            _leave(server, ending, drain_timeout, waits)
+    finally:
+        server.close()
+    return False
+
+
+def _joined(
+    master: str, options: dict[str, Any], ending: Ending, death_timeout: float | None
+) -> Any:
+    """Return a server that has joined, or ``None`` if this process is to end."""
+    from treadle import _core
+
+    until = None if death_timeout is None else time.monotonic() + death_timeout
+    said = False
+    while not ending.asked:
+        try:
+            return _core.ShuffleServer(master, **options, timeout=30.0)
+        except (OSError, TimeoutError) as error:
+            if until is not None and time.monotonic() >= until:
+                raise
+            if not said:
+                click.echo(f"Waiting for the shuffle master: {error}", err=True)
+            said = True
+        left = _PAUSE
+        while left > 0 and not ending.asked:
+            time.sleep(_TICK)
+            left -= _TICK
+    return None
+
+
+def _leave(server: Any, ending: Ending, patience: float, waits: Callable[[], str | None]) -> None:
+    """Wait until what is here is copied elsewhere; say what that waits for."""
+    # Without a master there is nobody to copy for.
+    with suppress(OSError, RuntimeError):
+        server.drain(10.0)
+        telling = _Telling()
+        until = time.monotonic() + patience
+        while not ending.now and not server.drained and time.monotonic() < until:
+            if server.ended(_TICK) is not None:
+                return
+            telling.tell(waits)
+        if not server.drained:
+            click.echo("it ends before all of its rows are copied elsewhere", err=True)
+
+
+class _Telling:
+    """Tells what somebody waits for: not at once, and then every few seconds."""
+
+    def __init__(self) -> None:
+        self._at = time.monotonic() + _PAUSE
+
+    def tell(self, waits: Callable[[], str | None]) -> None:
+        if time.monotonic() < self._at:
+            return
+        if (reason := waits()) is not None:
+            click.echo(f"Waiting: {reason}", err=True)
+        self._at = time.monotonic() + _TELL
+
+
+def _what_it_waits_for(master: str, credentials: Credentials, name: str) -> str | None:
+    """Ask the master what a server waits for that is to leave."""
+    from treadle.shuffle import Service, ShuffleError
+
+    try:
+        with Service(master, **credentials.of_connections()) as service:
+            return _what_keeps(name, service.state())
+    except (OSError, ShuffleError) as error:
+        return f"the rows of {name} are copied to other servers ({error})"
+
+
+def _drain(master: str, credentials: Credentials, name: str, patience: float) -> None:
+    """Ask a server to leave, and wait until it has."""
+    from treadle.shuffle import Service
+
+    with Service(master, **credentials.of_connections()) as service:
+        service.drain(name)
+        until = time.monotonic() + patience
+        telling = _Telling()
+        while (waits := _what_keeps(name, service.state())) is not None:
+            if time.monotonic() > until:
+                raise click.ClickException(f"{name} has not left within {patience:g} s: {waits}")
+            telling.tell(partial(str, waits))
+            time.sleep(_TICK)
+
+
+def _what_keeps(name: str, state: dict[str, Any]) -> str | None:
+    """Return what a server waits for that is to leave; None: it has left."""
+    servers = {server["name"]: server for server in state["servers"]}
+    if name not in servers:
+        return None
+    partitions = servers[name]["partitions"]
+    if not partitions:
+        return f"{name} holds nothing any more, and ends"
+    holds = f"{name} still holds {partitions} {'partition' if partitions == 1 else 'partitions'}"
+    others = [server for other, server in servers.items() if other != name]
+    if any(server["weight"] and not server["leaving"] for server in others):
+        return f"{holds}, which are copied to other servers"
+    names = [str(shuffle["name"]) for shuffle in state["shuffles"]]
+    running = ", ".join(sorted(names)[:3]) + (", …" if len(names) > 3 else "")
+    return (
+        f"{holds}, and no other server can take them. Start one, or end the shuffles that run "
+        f"({running})"
+    )
+
+
+def _temporary() -> str:
+    import dask
+
+    directory: str = dask.config.get("temporary-directory", None) or tempfile.gettempdir()
+    return directory

@@ -1,0 +1,1 @@
+"""What several rooms need: calls, limits, names, connections, logs, loops."""

@@ -1,0 +1,1 @@
+"""Exceptions: of tasks as they travel, of keys without a value, of what is not served."""

@@ -1,0 +1,1 @@
+"""Graphs in this process: what a ``get`` is given, its order, its steps."""

@@ -1,8 +1,0 @@
-"""The scheduler's Python side: distributed's locks, queues, variables and so on, and plugins."""
-
-from __future__ import annotations
-
-from treadle.sidecar._sidecar import Sidecar
-from treadle.sidecar._supervised import SupervisedSidecar
-
-__all__ = ["Sidecar", "SupervisedSidecar"]

@@ -41,7 +41,7 @@ pub use definition::Definition;
 pub use encoder::{Encoder, NewDefinition};
 pub use inputs::Input;
 pub use key::{decode_key, encode_key};
-pub use run::{alias, decode_value, execute, owned};
+pub use run::{alias, decode_value, execute, may_unpickle, owned};
 pub use submission::{Recipe, Submission};
 #[cfg(feature = "testing")]
 pub use testing::register;

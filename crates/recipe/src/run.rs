@@ -87,6 +87,12 @@ pub fn decode_value(py: Python<'_>, bytes: &[u8]) -> PyResult<Py<PyAny>> {
     }
 }
 
+/// Whether [`decode_value`] may unpickle something, and so run any code. It may say so of a value of which no
+/// part is pickled.
+pub fn may_unpickle(bytes: &[u8]) -> bool {
+    bytes.contains(&treadle_types::value::tag::PICKLE)
+}
+
 /// Reads a plain value in front of other things.
 pub(crate) fn read_value(py: Python<'_>, reader: &mut Reader<'_>) -> PyResult<Py<PyAny>> {
     let mut run = Run {

@@ -393,7 +393,7 @@ impl ClientConnection {
     fn value(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let encoded = encoded(key)?;
         match self.client()?.value(&encoded) {
-            Some(value) => recipe::decode_value(py, &value),
+            Some(value) => self.decode_small(py, &value),
             None => Err(PyKeyError::new_err(key.clone().unbind())),
         }
     }
@@ -409,7 +409,7 @@ impl ClientConnection {
         let others = PyList::empty(py);
         for key in keys {
             match client.value(&encoded(&key)?) {
-                Some(value) => into.set_item(key, recipe::decode_value(py, &value)?)?,
+                Some(value) => into.set_item(key, self.decode_small(py, &value)?)?,
                 None => others.append(key)?,
             }
         }

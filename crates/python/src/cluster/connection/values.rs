@@ -233,7 +233,7 @@ impl ClientConnection {
         outcome: &mut Fetched,
     ) -> PyResult<Option<PyResult<Bound<'py, PyAny>>>> {
         let value = match outcome {
-            Fetched::Inline(value) => recipe::decode_value(py, value).map(|v| v.into_bound(py)),
+            Fetched::Inline(value) => self.decode_small(py, value).map(|v| v.into_bound(py)),
             Fetched::Frames(received) => {
                 let kind = received.kind;
                 let frames = &mut received.frames;
@@ -294,6 +294,15 @@ impl ClientConnection {
         let called = call();
         current.call_method1(intern!(py, "reset"), (before,))?;
         called
+    }
+
+    /// The object of a value that came along with other things. Only what was pickled asks for a client.
+    pub(super) fn decode_small(&self, py: Python<'_>, value: &[u8]) -> PyResult<Py<PyAny>> {
+        let decode = || recipe::decode_value(py, value);
+        match recipe::may_unpickle(value) {
+            true => self.with_client_current(py, decode),
+            false => decode(),
+        }
     }
 
     /// Why a key has no value: what its state knows.

@@ -53,7 +53,7 @@ use treadle_memory::MemoryError;
 use treadle_messages::Data;
 use treadle_net::pool::Pool;
 use treadle_net::{Lane, Options, Poller, Signal, Wait};
-use treadle_node_wire::{encode_shuffled, trace};
+use treadle_node_wire::encode_shuffled;
 use treadle_rows::Wanted;
 use treadle_shuffle::{
     AttemptId, Config, ServerEvent, ShuffleId, Tenant, ToMaster, ToNode, Transfer,
@@ -71,7 +71,7 @@ use held::Held;
 use machines::{After, Machines, RowsToSend, Step};
 use memory::ProcessMemory;
 use sent_reads::SentReads;
-use treadle_reactor::awake;
+use treadle_reactor::{awake, clock};
 use treadle_reactor::thread::{self, caught, lock};
 
 /// The service of connections for shuffled rows, in their handshake.
@@ -166,7 +166,7 @@ struct Stopwatch<'a> {
 
 impl<'a> Stopwatch<'a> {
     fn new(callbacks: &'a dyn Callbacks) -> Self {
-        let began = callbacks.is_traced().then(trace::monotonic);
+        let began = callbacks.is_traced().then(clock::monotonic);
         Self { callbacks, began }
     }
 
@@ -176,7 +176,7 @@ impl<'a> Stopwatch<'a> {
                 what,
                 shuffle,
                 began,
-                ended: trace::monotonic(),
+                ended: clock::monotonic(),
                 bytes,
             });
         }

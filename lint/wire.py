@@ -13,7 +13,7 @@ from pathlib import Path
 TABLE = Path("docs/internals/wire.md")
 FUZZ = Path("fuzz")
 # What reads bytes of sockets, and of files that may be damaged. Others get what these have read.
-CRATES = ("net", "node", "shuffle", "store", "types")
+CRATES = ("broadcast-wire", "net", "node", "shuffle", "shuffle-wire", "store", "types")
 FUNCTION = re.compile(
     r"^ *pub(?:\(crate\))? fn (decode\w*)[^;{]*\([^)]*(?:&\[u8|Bytes|Reader)[^;{]*\{", re.MULTILINE
 )

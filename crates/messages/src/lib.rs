@@ -498,8 +498,9 @@ pub enum ToClient {
     Restarted,
 }
 
-/// The kinds of objects between workers, and between clients and workers, on connections of their
-/// own: see `proto/data.proto`.
+/// The kinds of objects with values between workers, and between clients and workers, on connections of
+/// their own: see `proto/data.proto`. Objects of broadcast and shuffle come to the same listener:
+/// `treadle-node-wire` checks that no two kinds have one number.
 #[derive(Clone, Copy, Debug)]
 pub enum Data {}
 
@@ -516,15 +517,6 @@ impl Data {
     pub const PUT: u32 = 4;
     /// The answer to it: `Taken`.
     pub const TAKEN: u32 = 5;
-    /// The first object of a neighbour in the broadcast plane.
-    pub const NEIGHBOUR: u32 = 7;
-    /// Its others.
-    pub const RELAYED: u32 = 8;
-    /// From a writer or a reader of the shuffle plane to a server: `ToServer`, then the batch, if it
-    /// brings one.
-    pub const TO_SERVER: u32 = 9;
-    /// What the server says: `FromServer`, then the rows, if it brings some.
-    pub const FROM_SERVER: u32 = 10;
     /// The serialised kind of a value that is small: one frame, encoded by
     /// [`treadle_types::value`].
     pub const SMALL: u32 = u32::MAX;

@@ -2,17 +2,15 @@
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let proto = "../../../proto";
-    let schemas = [
-        "cluster.proto",
-        "data.proto",
-        "broadcast.proto",
-        "shuffle.proto",
-    ];
-    for schema in schemas {
+    for schema in ["cluster.proto", "data.proto", "shuffle.proto"] {
         println!("cargo::rerun-if-changed={proto}/{schema}");
     }
-    let files = protox::compile(schemas, [proto])?;
-    // Views of the packet, not copies.
-    prost_build::Config::new().bytes(["."]).compile_fds(files)?;
+    let files = protox::compile(["cluster.proto", "data.proto"], [proto])?;
+    prost_build::Config::new()
+        // Views of the packet, not copies.
+        .bytes(["."])
+        // What the shuffle plane says is generated in its crate.
+        .extern_path(".treadle.shuffle", "::treadle_shuffle_wire::proto")
+        .compile_fds(files)?;
     Ok(())
 }

@@ -10,10 +10,12 @@
 //! | [`wake`] | descriptors that wake whoever waits for them |
 //! | [`thread`] | threads that do not end unheard |
 //! | [`awake`] | a clock that stands still while the process is stopped |
+//! | [`clock`] | a clock that the processes of a machine share |
 //!
 //! Linux only: it stands on epoll, eventfd and timerfd.
 
 pub mod awake;
+pub mod clock;
 mod driver;
 pub mod leader;
 mod sources;

@@ -2,11 +2,10 @@
 
 use bytes::Bytes;
 use treadle_broadcast::{CastId, Message, Neighbour, Outcome};
-use treadle_messages::Data;
-use treadle_net::Frame;
-use treadle_node_wire::{
-    FrameLengths, WireError, decode_relayed, encode_neighbour, encode_relayed,
+use treadle_broadcast_wire::{
+    FrameLengths, NEIGHBOUR, WireError, decode_relayed, encode_neighbour, encode_relayed,
 };
+use treadle_net::Frame;
 use treadle_types::WorkerId;
 
 use super::payload::INLINE;
@@ -48,7 +47,7 @@ pub(super) trait Keep {
 
 /// The first object on a connection.
 pub(super) fn greeting(who: Neighbour, meant: WorkerId) -> (u32, [Bytes; 1]) {
-    (Data::NEIGHBOUR, [encode_neighbour(who, meant).into()])
+    (NEIGHBOUR, [encode_neighbour(who, meant).into()])
 }
 
 /// The frames of a message; `None`: what is to come with it is gone.

@@ -39,9 +39,15 @@ pub fn payload(bytes: &[u8]) {
 mod corpus;
 
 #[cfg(test)]
+#[path = "../../../../fuzz/damaged.rs"]
+#[allow(unreachable_pub, reason = "it is a module of several crates' tests")]
+mod damaged;
+
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use super::damaged::damaged;
     use super::{Kind, corpus, payload as target};
     use crate::payload;
     use crate::values::{Packed, failure, pack};
@@ -86,20 +92,12 @@ mod tests {
             target(&bytes);
         }
 
-        /// What is valid, with a few bytes changed, and cut.
         #[test]
         fn damaged_seeds(
             changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
             length in any::<prop::sample::Index>(),
         ) {
-            for (_, mut bytes) in seeds() {
-                for (at, byte) in &changes {
-                    let at = at.index(bytes.len());
-                    bytes[at] = *byte;
-                }
-                target(&bytes);
-                target(&bytes[..length.index(bytes.len())]);
-            }
+            damaged(seeds(), &changes, length, target);
         }
     }
 }

@@ -6,10 +6,9 @@ use std::time::Instant;
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use treadle_broadcast::{Member, Neighbour};
-use treadle_messages::Data;
+use treadle_broadcast_wire::{RELAYED, decode_chunk};
 use treadle_net::pool::Pool;
 use treadle_net::{Incoming, NetError, Peer, Received, SendOptions, Stats, Target, fits_header};
-use treadle_node_wire::decode_chunk;
 use treadle_types::{ClientId, WorkerId};
 
 use super::store::Store;
@@ -210,7 +209,7 @@ impl Links {
             corked: true,
             ..SendOptions::default()
         };
-        let sent = connection.peer.send_with(Data::RELAYED, frames, options);
+        let sent = connection.peer.send_with(RELAYED, frames, options);
         sent.is_ok()
     }
 

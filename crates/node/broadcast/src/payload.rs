@@ -9,11 +9,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message as _;
 use rustix::fd::AsFd;
+use treadle_broadcast_wire::proto::Payload as Declared;
+/// What a payload is for.
+pub(super) use treadle_broadcast_wire::proto::payload::Purpose as Kind;
 use treadle_memory::{Handover, Mapping, MemoryError, Segments};
 use treadle_net::Frame;
-use treadle_node_wire::broadcast::Payload as Declared;
-/// What a payload is for.
-pub(super) use treadle_node_wire::broadcast::payload::Purpose as Kind;
 
 /// Frames begin at multiples of this.
 const ALIGNMENT: usize = 64;

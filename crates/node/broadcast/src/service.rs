@@ -1,10 +1,9 @@
 //! Neighbours that connect to an engine's node.
 
 use treadle_broadcast::Neighbour;
+use treadle_broadcast_wire::{NEIGHBOUR, decode_neighbour};
 use treadle_host::{Service, Session};
-use treadle_messages::Data;
 use treadle_net::{NetError, Peer};
-use treadle_node_wire::decode_neighbour;
 
 use super::Plane;
 
@@ -31,7 +30,7 @@ impl Session for Arriving {
         incoming.take()?;
         match decode_neighbour(&words) {
             Ok((who, meant))
-                if kind == Data::NEIGHBOUR && Neighbour::Worker(meant) == self.plane.0.me =>
+                if kind == NEIGHBOUR && Neighbour::Worker(meant) == self.plane.0.me =>
             {
                 self.plane.adopt(&self.peer, who);
             }

@@ -3,8 +3,8 @@
 
 use bytes::Bytes;
 use prost::Message as _;
+use treadle_broadcast_wire::proto::{NotKept, Value, Values};
 use treadle_net::Frame;
-use treadle_node_wire::broadcast::{NotKept, Value, Values};
 
 /// A serialised value.
 #[derive(Clone, PartialEq, Eq, Debug)]

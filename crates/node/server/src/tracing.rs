@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use treadle_messages::{Batch, Call, ToWorker};
-use treadle_node_wire::trace;
 use treadle_node_wire::trace::{BATCH, SWITCH};
+use treadle_reactor::clock;
 use treadle_scheduler::State;
 use treadle_server::{Arguments, Node, OperationError, dict, int};
 use treadle_types::{Cause, ClientId, Value, WorkerId};
@@ -138,7 +138,7 @@ impl Hub {
             None => {
                 let next = self.tracing.first + self.tracing.parts.len() as u64;
                 dict([
-                    ("clock", int(trace::monotonic())),
+                    ("clock", int(clock::monotonic())),
                     ("next", int(next)),
                     ("mark", Value::Int(self.tracing.mark)),
                     ("lost", int(self.tracing.lost)),
@@ -219,7 +219,7 @@ impl Hub {
                 "trace-batch: only workers say what they did",
             ));
         };
-        let clock = int(trace::monotonic());
+        let clock = int(clock::monotonic());
         let Value::Tuple(fields) = argument else {
             return Err(OperationError::Invalid("trace-batch: a tuple is expected"));
         };
@@ -297,7 +297,7 @@ impl Hub {
         self.tracing.note(vec![
             Value::str("submit"),
             int(began),
-            int(trace::monotonic()),
+            int(clock::monotonic()),
             Value::Str(name),
             int(tasks as u64),
             Value::Bool(last),
@@ -308,7 +308,7 @@ impl Hub {
     #[inline]
     pub(super) fn trace_clock(&self, batch: &Batch) -> Option<(u64, (usize, bool))> {
         let is_on = self.tracing.is_on();
-        is_on.then(|| (trace::monotonic(), (batch.tasks.len(), batch.last)))
+        is_on.then(|| (clock::monotonic(), (batch.tasks.len(), batch.last)))
     }
 
     /// The names of shuffles that have begun: workers know their numbers.
@@ -319,7 +319,7 @@ impl Hub {
         for (number, name) in self.core.shuffles_since(self.tracing.named) {
             self.tracing.note(vec![
                 Value::str("shuffle"),
-                int(trace::monotonic()),
+                int(clock::monotonic()),
                 int(number),
                 Value::Str(name.to_owned()),
             ]);
@@ -333,7 +333,7 @@ impl Hub {
             self.tell_tracer(worker);
             self.tracing.note(vec![
                 Value::str("joined"),
-                int(trace::monotonic()),
+                int(clock::monotonic()),
                 int(i64::from(worker.0)),
             ]);
         }
@@ -348,7 +348,7 @@ impl Hub {
             let drained = matches!(cause, Cause::Drained | Cause::Exited(0));
             self.tracing.note(vec![
                 Value::str("lost"),
-                int(trace::monotonic()),
+                int(clock::monotonic()),
                 int(i64::from(worker.0)),
                 Value::Str(cause.to_string()),
                 Value::Bool(drained),
@@ -379,7 +379,7 @@ impl Hub {
         let workers = Value::Dict(workers.collect());
         self.tracing.note(vec![
             Value::str("counts"),
-            int(trace::monotonic()),
+            int(clock::monotonic()),
             Value::Dict(states.to_vec()),
             workers,
             int(self.core.counts().commands),

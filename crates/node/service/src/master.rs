@@ -13,13 +13,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tracing::{error, info, warn};
 use treadle_host::{Service, ServiceHost, Services};
 use treadle_net::{Address, ClusterId, Offer, Options, Peer};
-use treadle_node_wire::encode_shuffled;
 use treadle_reactor::awake;
 use treadle_reactor::thread::{self, lock};
 use treadle_shuffle::{
     ApplicationId, Leases, Master as Machine, MasterEffect, MasterEvent, ShuffleId, Standing,
     ToMaster, ToNode,
 };
+use treadle_shuffle_wire::encode_shuffled;
 use treadle_types::WorkerId;
 
 use crate::master::known::Known;

@@ -30,7 +30,7 @@ pub(crate) const LONGEST_NAME: usize = 1 << 10;
 /// The longest [`Register::note`], in bytes.
 pub(crate) const LONGEST_NOTE: usize = 1 << 20;
 /// The most maps, and the most partitions, of a shuffle: plans and receipts with more are not taken.
-pub(crate) const MOST_PARTS: u32 = treadle_node_wire::MOST as u32;
+pub(crate) const MOST_PARTS: u32 = treadle_codec::MOST as u32;
 
 /// The messages of `proto/service.proto`.
 #[allow(missing_docs, unreachable_pub, clippy::all)]

@@ -5,13 +5,12 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use treadle_host::{Service, Session};
-use treadle_messages::Data;
 use treadle_net::{Incoming as Object, NetError, Peer, SMALL};
-use treadle_node_wire::{decode_shuffled, encode_shuffled};
 use treadle_shuffle::block::{Header, Table};
 use treadle_shuffle::{
     BatchId, ConnectionId, FromServer, GroupId, Push, ServerEvent, ShuffleId, ToServer,
 };
+use treadle_shuffle_wire::{FROM_SERVER, TO_SERVER, decode_shuffled, encode_shuffled};
 use treadle_types::WorkerId;
 
 use crate::held::Held;
@@ -177,7 +176,7 @@ impl Incoming {
         if let Some(connection) = self.connections.get(&to) {
             let frames = [encode_shuffled(message).into()];
             // The other side notices by itself when the connection is closed.
-            let _ = connection.peer.send(Data::FROM_SERVER, &frames);
+            let _ = connection.peer.send(FROM_SERVER, &frames);
         }
     }
 
@@ -317,11 +316,11 @@ enum Came {
 fn message(object: Object) -> Result<Came, String> {
     let (kind, sizes) = object.header();
     let head = object.inline_frame(0);
-    if kind == Data::TO_SERVER && head.is_none() && sizes.len() == 1 && sizes[0] <= LONGEST {
+    if kind == TO_SERVER && head.is_none() && sizes.len() == 1 && sizes[0] <= LONGEST {
         return Ok(Came::Long(object));
     }
     let decoded = match head {
-        Some(head) if kind == Data::TO_SERVER && sizes[0] <= SMALL => {
+        Some(head) if kind == TO_SERVER && sizes[0] <= SMALL => {
             decode_shuffled(&head).map_err(|error| error.to_string())
         }
         _ => Err(format!("kind {kind}, sizes {sizes:?}")),

@@ -50,14 +50,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_memory::MemoryError;
-use treadle_messages::Data;
 use treadle_net::pool::Pool;
 use treadle_net::{Lane, Options, Poller, Signal, Wait};
-use treadle_node_wire::{encode_shuffled, trace};
 use treadle_rows::Wanted;
 use treadle_shuffle::{
     AttemptId, Config, ServerEvent, ShuffleId, Tenant, ToMaster, ToNode, Transfer,
 };
+use treadle_shuffle_wire::{FROM_SERVER, encode_shuffled};
 use treadle_types::{Runs, WorkerId};
 
 pub use arena::{Arena, ArenaMemory};
@@ -71,8 +70,8 @@ use held::Held;
 use machines::{After, Machines, RowsToSend, Step};
 use memory::ProcessMemory;
 use sent_reads::SentReads;
-use treadle_reactor::awake;
 use treadle_reactor::thread::{self, caught, lock};
+use treadle_reactor::{awake, clock};
 
 /// The service of connections for shuffled rows, in their handshake.
 pub const SERVICE: u32 = 2;
@@ -166,7 +165,7 @@ struct Stopwatch<'a> {
 
 impl<'a> Stopwatch<'a> {
     fn new(callbacks: &'a dyn Callbacks) -> Self {
-        let began = callbacks.is_traced().then(trace::monotonic);
+        let began = callbacks.is_traced().then(clock::monotonic);
         Self { callbacks, began }
     }
 
@@ -176,7 +175,7 @@ impl<'a> Stopwatch<'a> {
                 what,
                 shuffle,
                 began,
-                ended: trace::monotonic(),
+                ended: clock::monotonic(),
                 bytes,
             });
         }
@@ -576,7 +575,7 @@ fn send(rows: RowsToSend, held: &Arc<Held>, sent: &Arc<SentReads>) {
         }
     }
     // The reader notices by itself when a connection is closed.
-    let _ = peer.send_with(Data::FROM_SERVER, &frames, outgoing::ROWS);
+    let _ = peer.send_with(FROM_SERVER, &frames, outgoing::ROWS);
 }
 
 impl fmt::Debug for Plane {

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use treadle_messages::Data;
 use treadle_net::pool::Pool;
 use treadle_net::{Frame, NetError, SendOptions};
-use treadle_node_wire::{decode_shuffled, encode_shuffled};
 use treadle_shuffle::{FromServer, ToServer};
+use treadle_shuffle_wire::{FROM_SERVER, TO_SERVER, decode_shuffled, encode_shuffled};
 use treadle_types::WorkerId;
 
 use crate::held::Held;
@@ -124,9 +123,7 @@ impl Outgoing {
                 if !self.corked.contains(&to) {
                     self.corked.push(to);
                 }
-                let sent = connection
-                    .peer
-                    .send_with(Data::TO_SERVER, &frames, CORKED_ROWS);
+                let sent = connection.peer.send_with(TO_SERVER, &frames, CORKED_ROWS);
                 sent.is_ok()
             }
             Ok(None) => {
@@ -163,9 +160,7 @@ impl Outgoing {
                     return Ok(());
                 };
                 for frames in &waiting {
-                    connection
-                        .peer
-                        .send_with(Data::TO_SERVER, frames, CORKED_ROWS)?;
+                    connection.peer.send_with(TO_SERVER, frames, CORKED_ROWS)?;
                 }
                 connection.peer.flush();
                 Ok(())
@@ -249,7 +244,7 @@ fn reply(kind: u32, frames: Vec<Frame>, held: &Arc<Held>) -> Option<Reply> {
     let head = frames.next()?;
     let rows = frames.next().map(Frame::into_bytes).unwrap_or_default();
     let rows = held.charge(rows);
-    if kind != Data::FROM_SERVER || frames.next().is_some() {
+    if kind != FROM_SERVER || frames.next().is_some() {
         return None;
     }
     let message: FromServer = decode_shuffled(head.as_slice()).ok()?;

@@ -2,19 +2,43 @@
 
 use std::cmp::Ordering;
 
+use bytes::Bytes;
 use prost::Message as _;
+use treadle_broadcast::Settled;
+use treadle_broadcast_wire::Broadcast;
+use treadle_codec::{
+    Cells, Detacher, MOST, Pieces, Schema, Wire, WireError, at_most, get_all, put_all, wire_enum,
+    wire_foreign, wire_ids, wire_list, wire_required, wire_struct, wire_words, wire_wrapped,
+};
 use treadle_messages::{
     Answer, Batch, Call, Definition, Failed, FailedKind, Hello, Leave, LostWorker, Member,
     Registration, Role, TaskOptions, Welcome,
 };
 use treadle_scheduler::Stuck;
+use treadle_shuffle::{ToMaster, ToNode};
+use treadle_shuffle_wire::Shuffle;
+use treadle_types::{Cause, ClientId, WorkerId};
 
-use super::column::{MOST, at_most};
-use super::keep::Detacher;
-use super::schema::{Wire, field, wire_enum, wire_list, wire_required, wire_struct, wire_words};
-use super::{PROTOCOL, WireError, proto};
+use super::{PROTOCOL, proto};
 
-wire_struct! {
+/// The schema `proto/cluster.proto`.
+#[derive(Debug)]
+pub enum Cluster {}
+
+impl Schema for Cluster {}
+
+wire_ids! { Cluster:
+    WorkerId => u32;
+    ClientId => u32;
+}
+
+wire_foreign! { Cluster:
+    Settled => Vec<u64>, of Broadcast;
+    ToNode => treadle_shuffle_wire::proto::ToNode, of Shuffle;
+    ToMaster => treadle_shuffle_wire::proto::ToMaster, of Shuffle;
+}
+
+wire_struct! { Cluster:
     Definition => proto::Definition { client, number, name, pickle };
     Call => proto::Call { id, node, operation, argument };
     Member => proto::Member { worker, name, address, host };
@@ -87,46 +111,46 @@ fn paired(registration: Registration) -> Result<Registration, WireError> {
     }
 }
 
-wire_enum! {
+wire_enum! { Cluster:
     FailedKind => proto::failed::Kind {
         values { Raised, WorkersLost, DataLost, ActorLost, Unavailable }
     }
 }
 
-wire_enum! {
+wire_enum! { Cluster:
     Role => proto::hello::Role {
         units { Client, Sidecar }
         structs { Worker: proto::WorkerRole { address, host, threads, memory, resources } }
     }
 }
 
-wire_enum! {
+wire_enum! { Cluster:
     Welcome => proto::welcome::Outcome {
         values { Refused }
         structs { Accepted: proto::Accepted { id, info } }
     }
 }
 
-wire_required! {
+wire_required! { Cluster:
     FailedKind => proto::failed::Kind, "failure";
     Role => proto::hello::Role, "role";
 }
 
-wire_words! {
+wire_words! { Cluster:
     Leave => proto::leave::Cause { Drained, Asked, Over, Dismissed }, "cause"
 }
 
-wire_words! {
+wire_words! { Cluster:
     Stuck => proto::stuck::Reason { NoWorkers, Restrictions, Resources, Memory, Silence, Slots },
     "reason"
 }
 
-wire_list! {
+wire_list! { Cluster:
     LostWorker => proto::LostWorkers { workers };
     Member => proto::Members { members };
 }
 
-impl Wire<proto::Answer> for Answer {
+impl Wire<proto::Answer, Cluster> for Answer {
     fn to_wire(&self) -> proto::Answer {
         use proto::answer::Result as Outcome;
         let result = match &self.result {
@@ -151,6 +175,78 @@ impl Wire<proto::Answer> for Answer {
     }
 }
 
+/// The lengths of pieces, and the pieces.
+fn put_pieces(pieces: &[Bytes]) -> (Bytes, Bytes) {
+    let lengths = put_all(pieces, |lengths, piece| lengths.put(piece.len() as u64));
+    (
+        lengths,
+        put_all(pieces, |column, piece| column.put_bytes(piece)),
+    )
+}
+
+fn get_pieces(lengths: Bytes, mut pieces: impl Pieces) -> Result<Vec<Bytes>, WireError> {
+    let found = get_all(lengths, |lengths| {
+        let length = lengths.get()?;
+        pieces.piece(length)
+    })?;
+    pieces.end()?;
+    Ok(found)
+}
+
+/// Views of the packet.
+impl Wire<Option<proto::Keys>, Cluster> for Vec<Bytes> {
+    fn to_wire(&self) -> Option<proto::Keys> {
+        let (lengths, keys) = put_pieces(self);
+        Some(proto::Keys { lengths, keys })
+    }
+
+    fn of_wire(wire: Option<proto::Keys>, _: Detacher) -> Result<Self, WireError> {
+        let wire = wire.unwrap_or_default();
+        get_pieces(wire.lengths, Cells::new("", wire.keys))
+    }
+}
+
+/// They may stay for long.
+impl Wire<Option<proto::Pieces>, Cluster> for Vec<Bytes> {
+    fn to_wire(&self) -> Option<proto::Pieces> {
+        let (lengths, pieces) = put_pieces(self);
+        Some(proto::Pieces { lengths, pieces })
+    }
+
+    fn of_wire(wire: Option<proto::Pieces>, detacher: Detacher) -> Result<Self, WireError> {
+        let wire = wire.unwrap_or_default();
+        get_pieces(wire.lengths, detacher.column(Cells::new("", wire.pieces)))
+    }
+}
+
+impl Wire<proto::Resource, Cluster> for (String, f64) {
+    fn to_wire(&self) -> proto::Resource {
+        proto::Resource {
+            name: self.0.clone(),
+            amount: self.1,
+        }
+    }
+
+    fn of_wire(wire: proto::Resource, _: Detacher) -> Result<Self, WireError> {
+        Ok((wire.name, wire.amount))
+    }
+}
+
+wire_enum! { Cluster:
+    Cause => proto::cause::Cause {
+        units { OutOfMemory, MemoryLimit, Unreachable, Drained }
+        values { Signal, Exited, Misbehaved }
+    }
+}
+
+wire_wrapped! { Cluster:
+    Cause => proto::Cause { cause };
+}
+
+wire_required! { Cluster:
+    Cause => proto::Cause, "cause";
+}
+
 /// The contents of an object of kind [`HELLO`](super::HELLO).
 pub fn encode_hello(hello: &Hello) -> Vec<u8> {
     encode_hello_of(PROTOCOL, hello)
@@ -159,7 +255,7 @@ pub fn encode_hello(hello: &Hello) -> Vec<u8> {
 /// As [`encode_hello`], of a node that speaks another protocol; for tests.
 #[doc(hidden)]
 pub fn encode_hello_of(protocol: u32, hello: &Hello) -> Vec<u8> {
-    let mut wire = hello.to_wire();
+    let mut wire: proto::Hello = Cluster::to_wire(hello);
     wire.protocol = protocol;
     wire.encode_to_vec()
 }
@@ -176,12 +272,12 @@ pub fn decode_hello(bytes: &[u8]) -> Result<Hello, WireError> {
             ours: PROTOCOL,
         });
     }
-    Hello::of_wire(hello, Detacher::new(bytes.len()))
+    Wire::<_, Cluster>::of_wire(hello, Detacher::new(bytes.len()))
 }
 
 /// The contents of an object of kind [`WELCOME`](super::WELCOME).
 pub fn encode_welcome(welcome: &Welcome) -> Vec<u8> {
-    let outcome = Some(welcome.to_wire());
+    let outcome = Some(Cluster::to_wire(welcome));
     proto::Welcome { outcome }.encode_to_vec()
 }
 
@@ -192,5 +288,5 @@ pub fn encode_welcome(welcome: &Welcome) -> Vec<u8> {
 pub fn decode_welcome(bytes: &[u8]) -> Result<Welcome, WireError> {
     let welcome = proto::Welcome::decode(bytes)?;
     let outcome = welcome.outcome.ok_or(WireError::Missing("outcome"))?;
-    Welcome::of_wire(outcome, Detacher::new(bytes.len()))
+    Wire::<_, Cluster>::of_wire(outcome, Detacher::new(bytes.len()))
 }

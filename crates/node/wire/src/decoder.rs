@@ -3,12 +3,11 @@
 use bytes::{Buf, Bytes};
 use prost::Message as _;
 use prost::encoding::{WireType, decode_key, decode_varint};
+use treadle_codec::{Detacher, Rows, WireError};
 use treadle_net::SMALL;
 
-use super::column::Rows;
 use super::direction::Message;
-use super::keep::Detacher;
-use super::{WireError, proto};
+use super::proto;
 
 /// The messages of a packet, in order.
 ///

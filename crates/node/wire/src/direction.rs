@@ -1,24 +1,22 @@
 //! Which messages go in which direction.
 
+use treadle_codec::{Columns, Detacher, Rows, Schema, Wire, WireError, wire_enum};
 use treadle_messages::{FromClient, FromWorker, Standing, ToClient, ToWorker};
 use treadle_types::{Command, Report};
 
-use super::WireError;
-use super::column::{Columns, Rows};
-use super::keep::Detacher;
+use super::cold::Cluster;
 use super::proto;
 use super::proto::section::Section;
 use super::rows::{
     CommandColumns, CommandRows, Notice, NoticeColumns, NoticeRows, ReleaseColumns, ReleaseRows,
     ReportColumns, ReportRows,
 };
-use super::schema::{Wire, field, wire_enum};
 
 /// Entries of a list that go into one message: long lists that mean the same in pieces are split.
 const LIST: usize = 8192;
 
 /// A message of one direction: [`ToWorker`], [`FromWorker`], [`ToClient`] or [`FromClient`].
-pub trait Message: Wire<Section> + Clone {
+pub trait Message: Wire<Section, Cluster> + Clone {
     /// What is said so often that it goes in columns.
     #[doc(hidden)]
     type Row<'a>: Copy
@@ -123,7 +121,7 @@ direction! {
     command => Self::Command(command);
 }
 
-wire_enum! {
+wire_enum! { Cluster:
     ToWorker => Section {
         values {
             Define, ForgetClient, SessionOver, PeerLost, Call, Answer, ToNode,
@@ -153,7 +151,7 @@ direction! {
     report => Self::Report(report);
 }
 
-wire_enum! {
+wire_enum! { Cluster:
     FromWorker => Section {
         units { Drain }
         values { AskSettled, Call, Answer, ToMaster }
@@ -193,7 +191,7 @@ direction! {
     notice => notice;
 }
 
-wire_enum! {
+wire_enum! { Cluster:
     ToClient => Section {
         units { Restarted }
         values {
@@ -207,7 +205,7 @@ wire_enum! {
         }
         to {
             Self::Notice { id, standing: Standing::Failed(failed) } => {
-                Section::Failed(proto::FailedTask { id: *id, failed: Some(failed.to_wire()) })
+                Section::Failed(proto::FailedTask { id: *id, failed: Some(Cluster::to_wire(failed)) })
             },
             Self::Notice { id, standing: Standing::Cancelled(reason) } => {
                 Section::Cancelled(proto::CancelledTask { id: *id, reason: reason.clone() })
@@ -217,7 +215,7 @@ wire_enum! {
         from(detacher) {
             Section::Failed(proto::FailedTask { id, failed }) => {
                 let failed = failed.ok_or(WireError::Missing("failure"))?;
-                Self::Notice { id, standing: Standing::Failed(Wire::of_wire(failed, detacher)?) }
+                Self::Notice { id, standing: Standing::Failed(Wire::<_, Cluster>::of_wire(failed, detacher)?) }
             },
             Section::Cancelled(proto::CancelledTask { id, reason }) => {
                 Self::Notice { id, standing: Standing::Cancelled(detacher.detach_field(reason)) }
@@ -266,7 +264,7 @@ direction! {
     }
 }
 
-wire_enum! {
+wire_enum! { Cluster:
     FromClient => Section {
         units { Members, Goodbye }
         values { Define, Register, Submit, Undefine, Unkept, Retry, Call, Answer }

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use prost::Message as _;
+use treadle_codec::{Columns, head};
 
-use super::column::{Columns, head};
 use super::direction::Message;
 use super::{PACKET, proto};
 

@@ -4,18 +4,15 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use treadle_codec::{
+    Blob, Cells, Class, Codec, Delta, Kept, List, Object, ObjectNumber, OptionalBytes, Varint,
+    WireError, columns_of_enum, columns_of_struct,
+};
 use treadle_messages::{Standing, ToClient};
 use treadle_types::{
-    Assignment, ClientId, Command, Holders, Input, Inputs, Place, Report, Returned, WorkerId,
+    Assignment, ClientId, Command, Holders, Input, Inputs, Place, Priority, Report, Returned,
+    WorkerId,
 };
-
-use super::WireError;
-use super::codec::{
-    Blob, Class, Codec, Delta, List, Object, ObjectNumber, OptionalBytes, Priorities, Reader,
-    Varint, Writer, columns_of_enum, columns_of_struct, cost_in,
-};
-use super::column::{Cells, Column, Columns, Rows};
-use super::keep::{Detacher, Kept};
 
 type Workers = List<Varint<WorkerId>, Holders>;
 
@@ -57,7 +54,11 @@ impl Codec for Places {
 }
 
 columns_of_struct! {
-    InputColumns: Input { object: Object, nbytes: Varint<u64>, place: Places }
+    pub(super) Priorities: Priority { user: Delta<i32>, submission: Delta<u32>, rank: Delta<u32> }
+}
+
+columns_of_struct! {
+    pub(super) InputColumns: Input { object: Object, nbytes: Varint<u64>, place: Places }
 }
 
 columns_of_enum! {

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use treadle_messages::Data;
 use treadle_net::pool::{Connection, Pool};
 use treadle_net::{Failure, NetError, Options, Poller, Received, Signal, Wait};
-use treadle_node_wire::trace;
 use treadle_node_wire::{data, decode_data, encode_data};
+use treadle_reactor::clock;
 use treadle_reactor::thread::lock;
 use treadle_store::{Frames, StoreError};
 use treadle_types::{ObjectId, WorkerId};
@@ -200,7 +200,7 @@ impl Fetching {
                 return self.fail(inner, worker, &error.to_string());
             }
             let began = match inner.tracing.is_on() {
-                true => trace::monotonic(),
+                true => clock::monotonic(),
                 false => 0,
             };
             connection.asked(number, Asked { object, began });
@@ -323,7 +323,7 @@ fn keep(inner: &Inner, from: WorkerId, asked: Asked, arrived: Arrived) {
             from,
             began,
             nbytes,
-            ended: trace::monotonic(),
+            ended: clock::monotonic(),
         });
     }
     inner.handle(Event::Fetched {

@@ -7,8 +7,8 @@ use std::time::Instant;
 use treadle_host::{Service, Session};
 use treadle_messages::Data;
 use treadle_net::{Incoming, NetError, Peer, Received, SMALL};
-use treadle_node_wire::trace;
 use treadle_node_wire::{self as wire, data, encode_data};
+use treadle_reactor::clock;
 use treadle_reactor::thread::lock;
 use treadle_store::{Frames, StoreError};
 use treadle_types::{ObjectId, WorkerId};
@@ -110,7 +110,7 @@ impl Visitor {
             return refuse(mistaken(worker, inner));
         }
         let object = ObjectId::from_u64(object);
-        let began = inner.tracing.is_on().then(trace::monotonic);
+        let began = inner.tracing.is_on().then(clock::monotonic);
         let frames = match inner.values.get(object) {
             Ok(Value::Small(bytes)) => Ok(Arc::new(Frames::new(Data::SMALL, vec![bytes]))),
             Ok(Value::Stored(mut pinned)) => pinned.frames(),
@@ -132,7 +132,7 @@ impl Visitor {
                         object,
                         began,
                         nbytes: frames.nbytes(),
-                        ended: trace::monotonic(),
+                        ended: clock::monotonic(),
                     });
                 }
                 sent

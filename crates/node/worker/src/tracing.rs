@@ -14,7 +14,8 @@ use bytes::Bytes;
 use treadle_messages::{Answer, Call, FromWorker};
 use treadle_net::Wait;
 use treadle_node_shuffle::{Activity, Done};
-use treadle_node_wire::trace::{self, BATCH, SWITCH};
+use treadle_node_wire::trace::{BATCH, SWITCH};
+use treadle_reactor::clock;
 use treadle_reactor::thread::{self, lock};
 use treadle_types::{ObjectId, Value, WorkerId};
 
@@ -250,7 +251,7 @@ impl Tracing {
 
     /// The scheduler answers one of this module's calls.
     pub(super) fn answered(&self, answer: &Answer) {
-        let now = trace::monotonic();
+        let now = clock::monotonic();
         if let Ok(bytes) = &answer.result
             && let Ok(Value::Int(theirs)) = Value::from_bytes(bytes)
         {
@@ -349,7 +350,7 @@ fn send_batches(weak: &Weak<Inner>) {
 fn health(inner: &Inner) -> Value {
     let health = Health::of(inner);
     let fields = [
-        trace::monotonic(),
+        clock::monotonic(),
         health.managed,
         health.process,
         health.spilled,
@@ -412,7 +413,7 @@ impl Batches {
             operation: BATCH.into(),
             argument: argument.to_bytes().into(),
         };
-        let asked = trace::monotonic();
+        let asked = clock::monotonic();
         inner.say(FromWorker::Call(call));
         if let Some((theirs, came)) = self.answer(inner, id) {
             self.samples.push((asked, theirs, came));

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use tracing::warn;
 use treadle_host::{Service, Session};
 use treadle_net::{Incoming, NetError, Peer};
-use treadle_node_wire::decode_shuffled;
 use treadle_reactor::thread::lock;
+use treadle_shuffle_wire::decode_shuffled;
 
 use crate::master::Inner;
 use crate::wire::{self, Call, Hello, Room, Welcome};

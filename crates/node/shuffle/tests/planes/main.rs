@@ -11,14 +11,13 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use treadle_compress::Codec;
 use treadle_memory::Consumer as _;
-use treadle_messages::Data;
 use treadle_net::{Options, Peer, Wait};
 use treadle_node_shuffle::{Allocate, Arena, Failure, SERVICE, Source};
-use treadle_node_wire::encode_shuffled;
 use treadle_rows::Wanted;
 use treadle_shuffle::{
     AttemptId, Config, Fetch, Generation, GroupId, MapRange, Tally, ToMaster, ToServer, Transfer,
 };
+use treadle_shuffle_wire::{TO_SERVER, encode_shuffled};
 use treadle_types::Runs;
 
 use support::{
@@ -531,7 +530,7 @@ fn who_asks_for_much_and_takes_nothing_takes_little_memory() {
             reader: None,
         });
         let frames = [encode_shuffled(&fetch).into()];
-        peer.send(Data::TO_SERVER, &frames).unwrap();
+        peer.send(TO_SERVER, &frames).unwrap();
     }
     // Nothing of what is sent is taken.
     until("all are read at once", || worker.plane.stats().waiting >= 2);

@@ -1,6 +1,8 @@
 //! Messages survive the wire, and bytes that are no messages do no harm.
 
 mod messages;
+#[path = "../../../../shuffle-wire/tests/shuffled/strategies.rs"]
+#[allow(dead_code, reason = "packets carry a part of these messages")]
 mod shuffled;
 
 use bytes::Bytes;

@@ -18,12 +18,12 @@ use treadle_memory::Registration;
 use treadle_net::Wait;
 use treadle_node_service::{About, Member, MemberOptions, Observer};
 use treadle_node_shuffle::{Done, Failure, Packed, Plane, Source};
-use treadle_node_wire::{decode_shuffled, encode_shuffled};
 use treadle_node_worker::Tracing;
 use treadle_reactor::thread::lock;
 use treadle_shuffle::{
     ApplicationId, Commit, Generation, MapRange, Receipt, ShuffleId, Tally, Tenant, Transfer,
 };
+use treadle_shuffle_wire::{decode_shuffled, encode_shuffled};
 use treadle_types::Runs;
 
 pyo3::import_exception!(distributed.exceptions, Reschedule);

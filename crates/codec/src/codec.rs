@@ -1,31 +1,35 @@
 //! How values stand in columns: each kind of value is declared once, and written, read and measured
 //! by that declaration.
 
-use std::marker::PhantomData;
-use std::ops::Deref;
-use std::time::Duration;
+use alloc::vec::Vec;
+use core::marker::PhantomData;
+use core::ops::Deref;
+use core::time::Duration;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
-use treadle_shuffle::Generation;
-use treadle_types::{Attempt, ClientId, ObjectId, Priority, TaskId, WorkerId};
+use treadle_types::{Attempt, ClientId, ObjectId, TaskId, WorkerId};
 
-use super::WireError;
-use super::column::{Cells, Column, Columns, Rows};
-use super::keep::Kept;
+use crate::{Cells, Column, Columns, Detacher, Kept, MOST_LISTED, Rows, WireError, at_most};
 
 /// Values of one kind in columns. What reads is always inlined: otherwise each part of a message is
 /// moved several times. Reading an assignment with two inputs took 178 ns then, and takes 121 ns so
-/// (`examples/wire_nanoseconds.rs`).
-pub(super) trait Codec {
+/// (`crates/node/wire/examples/wire_nanoseconds.rs`).
+pub trait Codec {
+    /// A value.
     type Value;
+    /// The columns of values that are written.
     type Columns: Columns;
+    /// The columns of values that are read.
     type Rows: Rows;
 
     /// Appends a value.
     fn put(columns: &mut Self::Columns, value: &Self::Value);
 
     /// The next value.
+    ///
+    /// # Errors
+    /// When the columns end before it does, or for what has no meaning.
     fn get(rows: &mut Self::Rows) -> Result<Self::Value, WireError>;
 
     /// An upper bound of what a value adds, in bytes.
@@ -33,7 +37,7 @@ pub(super) trait Codec {
 }
 
 /// The columns of a codec, to be written.
-pub(super) struct Writer<C: Codec>(C::Columns);
+pub struct Writer<C: Codec>(C::Columns);
 
 impl<C: Codec> Default for Writer<C> {
     fn default() -> Self {
@@ -42,15 +46,16 @@ impl<C: Codec> Default for Writer<C> {
 }
 
 impl<C: Codec> Writer<C> {
+    /// Appends a value.
     #[inline]
-    pub(super) fn put(&mut self, value: &C::Value) {
+    pub fn put(&mut self, value: &C::Value) {
         C::put(&mut self.0, value);
     }
 }
 
 /// The cost of a value in the columns that a field of `R` has.
 #[inline]
-pub(super) fn cost_in<R, C: Codec>(_: fn(&R) -> &Writer<C>, value: &C::Value) -> usize {
+pub fn cost_in<R, C: Codec>(_: fn(&R) -> &Writer<C>, value: &C::Value) -> usize {
     C::cost(value)
 }
 
@@ -61,20 +66,21 @@ impl<C: Codec> Columns for Writer<C> {
 }
 
 /// The columns of a codec, to be read.
-pub(super) struct Reader<C: Codec>(C::Rows);
+pub struct Reader<C: Codec>(C::Rows);
 
 impl<C: Codec> Reader<C> {
+    /// The next value.
+    ///
+    /// # Errors
+    /// As [`Codec::get`].
     #[inline(always)]
-    pub(super) fn get(&mut self) -> Result<C::Value, WireError> {
+    pub fn get(&mut self) -> Result<C::Value, WireError> {
         C::get(&mut self.0)
     }
 }
 
 impl<C: Codec> Rows for Reader<C> {
-    fn new(
-        columns: &mut impl Iterator<Item = (&'static str, Bytes)>,
-        detacher: super::keep::Detacher,
-    ) -> Self {
+    fn new(columns: &mut impl Iterator<Item = (&'static str, Bytes)>, detacher: Detacher) -> Self {
         Self(C::Rows::new(columns, detacher))
     }
 
@@ -84,13 +90,14 @@ impl<C: Codec> Rows for Reader<C> {
 }
 
 /// What stands in a column as an integer.
-pub(super) trait Number: Sized {
+pub trait Number: Sized {
     /// The most bytes that one takes, as it is or as a difference.
     const LONGEST: usize;
 
+    /// As an integer.
     fn to_number(&self) -> u64;
 
-    /// `None`: the integer has no meaning.
+    /// The inverse; `None`: the integer has no meaning.
     fn of_number(number: u64) -> Option<Self>;
 }
 
@@ -119,7 +126,6 @@ numbers! {
     TaskId, 5: id => id.0.into(), id.try_into().ok().map(Self);
     Attempt, 5: attempt => attempt.0.into(), attempt.try_into().ok().map(Self);
     ClientId, 5: id => id.0.into(), id.try_into().ok().map(Self);
-    Generation, 5: generation => generation.0.into(), generation.try_into().ok().map(Self);
     WorkerId, 5: id => id.0.into(), id.try_into().ok().map(Self);
     // As a difference only.
     i32, 5: n => i64::from(*n) as u64, (n as i64).try_into().ok();
@@ -135,7 +141,7 @@ numbers! {
 }
 
 /// An integer as it is.
-pub(super) struct Varint<T>(PhantomData<T>);
+pub struct Varint<T>(PhantomData<T>);
 
 impl<T: Number> Codec for Varint<T> {
     type Value = T;
@@ -160,7 +166,7 @@ impl<T: Number> Codec for Varint<T> {
 }
 
 /// An integer as its difference from the one before.
-pub(super) struct Delta<T>(PhantomData<T>);
+pub struct Delta<T>(PhantomData<T>);
 
 impl<T: Number> Codec for Delta<T> {
     type Value = T;
@@ -185,7 +191,7 @@ impl<T: Number> Codec for Delta<T> {
 }
 
 /// An integer that mostly is 0.
-pub(super) struct Sparse<T>(PhantomData<T>);
+pub struct Sparse<T>(PhantomData<T>);
 
 impl<T: Number> Codec for Sparse<T> {
     type Value = T;
@@ -211,7 +217,11 @@ impl<T: Number> Codec for Sparse<T> {
 }
 
 /// A column of pieces, whose lengths are in another one.
-pub(super) trait Pieces: Rows {
+pub trait Pieces: Rows {
+    /// The next piece, of so many bytes.
+    ///
+    /// # Errors
+    /// When the column ends before it does.
     fn piece(&mut self, length: u64) -> Result<Bytes, WireError>;
 }
 
@@ -232,7 +242,7 @@ impl Pieces for Kept {
 }
 
 /// Bytes.
-pub(super) struct Blob<P>(PhantomData<P>);
+pub struct Blob<P>(PhantomData<P>);
 
 impl<P: Pieces> Codec for Blob<P> {
     type Value = Bytes;
@@ -258,7 +268,7 @@ impl<P: Pieces> Codec for Blob<P> {
 }
 
 /// Bytes, if there are any: a length of 0 says that there are none, others are one more.
-pub(super) struct OptionalBytes;
+pub struct OptionalBytes;
 
 impl Codec for OptionalBytes {
     type Value = Option<Bytes>;
@@ -290,7 +300,7 @@ impl Codec for OptionalBytes {
 
 /// The name of a type, which often is the one before: 0 says that there is none, 1 that it is the
 /// same as before, others are its length and 1.
-pub(super) struct Class;
+pub struct Class;
 
 impl Codec for Class {
     type Value = Bytes;
@@ -325,7 +335,8 @@ impl Codec for Class {
 }
 
 /// What values are read into, one after another.
-pub(super) trait Push<T>: Default + Deref<Target = [T]> {
+pub trait Push<T>: Default + Deref<Target = [T]> {
+    /// Appends a value.
     fn push(&mut self, value: T);
 }
 
@@ -344,7 +355,7 @@ impl<A: smallvec::Array> Push<A::Item> for SmallVec<A> {
 }
 
 /// Several values: how many, and each.
-pub(super) struct List<C, L>(PhantomData<(C, L)>);
+pub struct List<C, L>(PhantomData<(C, L)>);
 
 impl<C, L> Codec for List<C, L>
 where
@@ -381,38 +392,69 @@ where
 }
 
 /// Declares the codec of a type whose fields each have columns of their own.
+#[macro_export]
 macro_rules! columns_of_struct {
-    ($(#[$doc:meta])* $codec:ident: $own:ident { $($field:ident: $kind:ty),* $(,)? }) => {
+    ($(#[$doc:meta])* $vis:vis $codec:ident: $own:ident { $($field:ident: $kind:ty),* $(,)? }) => {
         $(#[$doc])*
-        pub(super) struct $codec;
+        $vis struct $codec;
 
-        impl Codec for $codec {
+        impl $crate::Codec for $codec {
             type Value = $own;
-            type Columns = ($(<$kind as Codec>::Columns,)*);
-            type Rows = ($(<$kind as Codec>::Rows,)*);
+            type Columns = ($(<$kind as $crate::Codec>::Columns,)*);
+            type Rows = ($(<$kind as $crate::Codec>::Rows,)*);
 
             #[inline]
             fn put(($($field,)*): &mut Self::Columns, value: &$own) {
-                $(<$kind>::put($field, &value.$field);)*
+                $(<$kind as $crate::Codec>::put($field, &value.$field);)*
             }
 
             #[inline(always)]
-            fn get(($($field,)*): &mut Self::Rows) -> Result<$own, WireError> {
-                Ok($own { $($field: <$kind>::get($field)?),* })
+            fn get(($($field,)*): &mut Self::Rows) -> Result<$own, $crate::WireError> {
+                Ok($own { $($field: <$kind as $crate::Codec>::get($field)?),* })
             }
 
             #[inline]
             fn cost(value: &$own) -> usize {
-                0 $(+ <$kind>::cost(&value.$field))*
+                0 $(+ <$kind as $crate::Codec>::cost(&value.$field))*
             }
         }
     };
 }
-pub(super) use columns_of_struct;
+
+/// Declares the codec of a type that is a name for another: as that one.
+#[macro_export]
+macro_rules! columns_of_newtype {
+    ($($(#[$doc:meta])* $vis:vis $codec:ident: $own:ident($kind:ty);)*) => {$(
+        $(#[$doc])*
+        $vis struct $codec;
+
+        impl $crate::Codec for $codec {
+            type Value = $own;
+            type Columns = <$kind as $crate::Codec>::Columns;
+            type Rows = <$kind as $crate::Codec>::Rows;
+
+            #[inline]
+            fn put(columns: &mut Self::Columns, value: &$own) {
+                <$kind as $crate::Codec>::put(columns, &value.0);
+            }
+
+            #[inline(always)]
+            fn get(rows: &mut Self::Rows) -> Result<$own, $crate::WireError> {
+                <$kind as $crate::Codec>::get(rows).map($own)
+            }
+
+            #[inline]
+            fn cost(value: &$own) -> usize {
+                <$kind as $crate::Codec>::cost(&value.0)
+            }
+        }
+    )*};
+}
 
 /// Declares messages that share columns: for each kind its number, what it looks like, and which of
 /// its fields are in which columns. `$row` is what is written, and `$value` what is read, which looks
 /// the same unless `=>` says how.
+#[macro_export]
 macro_rules! columns_of_enum {
     (
         $(#[$doc:meta])*
@@ -423,13 +465,13 @@ macro_rules! columns_of_enum {
         $(#[$doc])*
         #[derive(Default)]
         $vis struct $columns {
-            kinds: Column,
-            $($column: Writer<$kind>,)*
+            kinds: $crate::Column,
+            $($column: $crate::Writer<$kind>,)*
         }
 
         impl $columns {
             #[inline]
-            pub(super) fn put(&mut self, row: $row) {
+            pub(crate) fn put(&mut self, row: $row) {
                 match row {
                     $($($shape)* => {
                         self.kinds.put($number);
@@ -442,54 +484,54 @@ macro_rules! columns_of_enum {
 
             /// An upper bound of what a row adds, in bytes.
             #[inline]
-            pub(super) fn cost(row: $row) -> usize {
+            pub(crate) fn cost(row: $row) -> usize {
                 match row {
-                    $($($shape)* => 1 $(+ cost_in(|columns: &$columns| &columns.$field, $field))*,)*
+                    $($($shape)* => 1 $(+ $crate::cost_in(|columns: &$columns| &columns.$field, $field))*,)*
                     #[allow(unreachable_patterns, reason = "some have kinds without columns")]
                     _ => 0,
                 }
             }
         }
 
-        impl Columns for $columns {
-            fn each(&mut self, act: &mut impl FnMut(&mut Column)) {
+        impl $crate::Columns for $columns {
+            fn each(&mut self, act: &mut impl FnMut(&mut $crate::Column)) {
                 act(&mut self.kinds);
-                $(self.$column.each(act);)*
+                $($crate::Columns::each(&mut self.$column, act);)*
             }
         }
 
         $vis struct $rows {
-            pub(super) kinds: Cells,
-            $($column: Reader<$kind>,)*
+            pub(crate) kinds: $crate::Cells,
+            $($column: $crate::Reader<$kind>,)*
         }
 
         impl $rows {
             #[inline(always)]
-            pub(super) fn get(&mut self) -> Result<$value, WireError> {
+            pub(crate) fn get(&mut self) -> Result<$value, $crate::WireError> {
                 Ok(match self.kinds.get()? {
                     $($number => {
                         $(let $field = self.$field.get()?;)*
-                        columns_of_enum!(@get ($($shape)*) $($get)?)
+                        $crate::columns_of_enum!(@get ($($shape)*) $($get)?)
                     })*
                     kind => return Err(self.kinds.range(kind)),
                 })
             }
         }
 
-        impl Rows for $rows {
+        impl $crate::Rows for $rows {
             fn new(
-                columns: &mut impl Iterator<Item = (&'static str, Bytes)>,
-                detacher: Detacher,
+                columns: &mut impl Iterator<Item = (&'static str, $crate::Bytes)>,
+                detacher: $crate::Detacher,
             ) -> Self {
                 Self {
-                    kinds: Rows::new(columns, detacher),
-                    $($column: Rows::new(columns, detacher),)*
+                    kinds: $crate::Rows::new(columns, detacher),
+                    $($column: $crate::Rows::new(columns, detacher),)*
                 }
             }
 
-            fn end(&self) -> Result<(), WireError> {
-                self.kinds.end()?;
-                $(self.$column.end()?;)*
+            fn end(&self) -> Result<(), $crate::WireError> {
+                $crate::Rows::end(&self.kinds)?;
+                $($crate::Rows::end(&self.$column)?;)*
                 Ok(())
             }
         }
@@ -497,18 +539,70 @@ macro_rules! columns_of_enum {
     (@get ($($shape:tt)*)) => { $($shape)* };
     (@get ($($shape:tt)*) $get:expr) => { $get };
 }
-pub(super) use columns_of_enum;
 
-columns_of_struct! {
-    Object: ObjectId { task: Delta<TaskId>, attempt: Delta<Attempt> }
+/// Declares lists that are columns within one message, each with its name in the schema.
+#[macro_export]
+macro_rules! wire_columns {
+    ($schema:ty: $($codec:ident: $own:ty => $wire:ident::$message:ident { $($name:ident),* $(,)? };)*) => {$(
+        impl $crate::Wire<Option<$wire::$message>, $schema> for Vec<$own> {
+            fn to_wire(&self) -> Option<$wire::$message> {
+                let mut written = $crate::put_list::<$codec>(self).into_iter();
+                Some($wire::$message {
+                    count: self.len() as u32,
+                    $($name: written.next().unwrap_or_default()),*
+                })
+            }
+
+            fn of_wire(
+                wire: Option<$wire::$message>,
+                detacher: $crate::Detacher,
+            ) -> Result<Self, $crate::WireError> {
+                let wire = wire.ok_or($crate::WireError::Missing(stringify!($message)))?;
+                let columns = [$((stringify!($name), wire.$name)),*];
+                $crate::get_list::<$codec>(wire.count, columns, detacher)
+            }
+        }
+    )*};
+}
+
+/// Values as columns of their own, in order.
+pub fn put_list<C: Codec>(values: &[C::Value]) -> Vec<Bytes> {
+    let mut columns = C::Columns::default();
+    for value in values {
+        C::put(&mut columns, value);
+    }
+    let mut written = Vec::new();
+    columns.each(&mut |column| written.push(core::mem::take(column).into_bytes()));
+    written
+}
+
+/// So many values of columns, which are given with their names, in order.
+///
+/// # Errors
+/// For too many values, and where the columns have others, or another number of them.
+pub fn get_list<C: Codec>(
+    count: u32,
+    columns: impl IntoIterator<Item = (&'static str, Bytes)>,
+    detacher: Detacher,
+) -> Result<Vec<C::Value>, WireError> {
+    at_most("", count.into(), MOST_LISTED)?;
+    let mut rows = C::Rows::new(&mut columns.into_iter(), detacher);
+    // A false count allocates nothing, and ends with the columns.
+    let mut values = Vec::new();
+    for _ in 0..count {
+        values.push(C::get(&mut rows)?);
+    }
+    rows.end()?;
+    Ok(values)
 }
 
 columns_of_struct! {
-    Priorities: Priority { user: Delta<i32>, submission: Delta<u32>, rank: Delta<u32> }
+    /// An [`ObjectId`].
+    pub Object: ObjectId { task: Delta<TaskId>, attempt: Delta<Attempt> }
 }
 
 /// An [`ObjectId`] where messages say it as [`ObjectId::to_u64`].
-pub(super) struct ObjectNumber;
+pub struct ObjectNumber;
 
 impl Codec for ObjectNumber {
     type Value = u64;

@@ -1,14 +1,18 @@
 //! Columns: one field of many messages, as bytes.
 
+use alloc::vec::Vec;
+
 use bytes::Bytes;
 use treadle_types::varint::{self, VarintError};
 
-use super::WireError;
-use super::keep::{Detacher, Kept};
+use crate::{Detacher, Kept, WireError};
 
-/// The most entries of a list in one message: keys, tasks, inputs, or others. What a client wants to
-/// say about more of them takes several messages.
+/// The most entries of a list in one message. What somebody wants to say about more of them takes several
+/// messages.
 pub const MOST: u64 = 1 << 20;
+/// The most values of a list in columns. There may be more of them than of the things that they are parts of.
+/// Each value takes bytes: the length of the message is the limit that counts.
+pub const MOST_LISTED: u64 = 1 << 24;
 
 /// A column that is being written.
 #[derive(Debug, Default)]
@@ -18,14 +22,15 @@ pub struct Column {
 }
 
 impl Column {
+    /// Writes an integer.
     #[inline]
-    pub(super) fn put(&mut self, value: u64) {
+    pub fn put(&mut self, value: u64) {
         varint::put(value, &mut self.bytes);
     }
 
     /// Writes the difference from the entry before.
     #[inline]
-    pub(super) fn put_delta(&mut self, value: u64) {
+    pub fn put_delta(&mut self, value: u64) {
         let difference = value.wrapping_sub(self.last) as i64;
         self.last = value;
         self.put(varint::zigzag(difference));
@@ -34,24 +39,25 @@ impl Column {
     /// Writes an entry of a column most of whose entries are 0: these take nothing, and any other one has
     /// their number before it.
     #[inline]
-    pub(super) fn put_sparse(&mut self, value: u64) {
+    pub(crate) fn put_sparse(&mut self, value: u64) {
         if value == 0 {
             self.last += 1;
             return;
         }
-        let zeros = std::mem::take(&mut self.last);
+        let zeros = core::mem::take(&mut self.last);
         self.put(zeros);
         self.put(value);
     }
 
+    /// Writes bytes, without their length.
     #[inline]
-    pub(super) fn put_bytes(&mut self, bytes: &[u8]) {
+    pub fn put_bytes(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
     /// Writes bytes unless they are those before; returns whether it did.
     #[inline]
-    pub(super) fn put_new_bytes(&mut self, bytes: &[u8]) -> bool {
+    pub(crate) fn put_new_bytes(&mut self, bytes: &[u8]) -> bool {
         let before = &self.bytes[self.last as usize..];
         if before == bytes {
             return false;
@@ -63,7 +69,7 @@ impl Column {
 
     /// Appends it as a field of a message, unless it is empty, and empties it. Keeps as much memory
     /// as the next packet is likely to need, if that is little.
-    pub(super) fn write(&mut self, field: u32, into: &mut Vec<u8>) {
+    pub fn write(&mut self, field: u32, into: &mut Vec<u8>) {
         const KEPT: usize = 512;
         if !self.bytes.is_empty() {
             head(field, self.bytes.len(), into);
@@ -75,7 +81,7 @@ impl Column {
     }
 
     /// How long the field is.
-    pub(super) fn written(&self, field: u32) -> usize {
+    pub fn written(&self, field: u32) -> usize {
         if self.bytes.is_empty() {
             return 0;
         }
@@ -85,20 +91,21 @@ impl Column {
             + length
     }
 
-    pub(super) fn into_bytes(self) -> Bytes {
+    /// What was written.
+    pub fn into_bytes(self) -> Bytes {
         self.bytes.into()
     }
 }
 
 /// The key and the length of a field that has one.
-pub(super) fn head(field: u32, length: usize, into: &mut Vec<u8>) {
+pub fn head(field: u32, length: usize, into: &mut Vec<u8>) {
     prost::encoding::encode_key(field, prost::encoding::WireType::LengthDelimited, into);
     prost::encoding::encode_varint(length as u64, into);
 }
 
 /// A column that is being read.
 #[derive(Debug)]
-pub(super) struct Cells {
+pub struct Cells {
     name: &'static str,
     bytes: Bytes,
     at: usize,
@@ -106,7 +113,8 @@ pub(super) struct Cells {
 }
 
 impl Cells {
-    pub(super) fn new(name: &'static str, bytes: Bytes) -> Self {
+    /// A column of this name, for errors.
+    pub fn new(name: &'static str, bytes: Bytes) -> Self {
         Self {
             name,
             bytes,
@@ -115,40 +123,42 @@ impl Cells {
         }
     }
 
-    pub(super) fn position(&self) -> usize {
+    pub(crate) fn position(&self) -> usize {
         self.at
     }
 
     /// What was not read yet.
     #[inline]
-    pub(super) fn rest(&self) -> &[u8] {
+    pub(crate) fn rest(&self) -> &[u8] {
         &self.bytes[self.at..]
     }
 
     /// Passes over bytes that are there.
-    pub(super) fn skip(&mut self, length: usize) {
+    pub(crate) fn skip(&mut self, length: usize) {
         self.at += length;
     }
 
-    pub(super) fn short(&self) -> WireError {
+    pub(crate) fn short(&self) -> WireError {
         WireError::Short { column: self.name }
     }
 
     /// An entry has no meaning.
     #[cold]
-    pub(super) fn range(&self, value: u64) -> WireError {
+    pub fn range(&self, value: u64) -> WireError {
         WireError::Range {
             column: self.name,
             value,
         }
     }
 
-    pub(super) fn is_done(&self) -> bool {
+    /// Whether there are no more entries.
+    #[inline]
+    pub fn is_done(&self) -> bool {
         self.at == self.bytes.len()
     }
 
     /// Refuses entries that nothing has asked for.
-    pub(super) fn end(&self) -> Result<(), WireError> {
+    pub(crate) fn end(&self) -> Result<(), WireError> {
         if self.is_done() {
             Ok(())
         } else {
@@ -156,8 +166,12 @@ impl Cells {
         }
     }
 
+    /// The next integer.
+    ///
+    /// # Errors
+    /// For an integer that is not whole, or malformed.
     #[inline]
-    pub(super) fn get(&mut self) -> Result<u64, WireError> {
+    pub fn get(&mut self) -> Result<u64, WireError> {
         match self.bytes.get(self.at) {
             // Most are small. The general way costs a call.
             Some(&byte) if byte < 0x80 => {
@@ -180,15 +194,19 @@ impl Cells {
         }
     }
 
+    /// The next integer of a column of differences.
+    ///
+    /// # Errors
+    /// As [`Cells::get`].
     #[inline]
-    pub(super) fn get_delta(&mut self) -> Result<u64, WireError> {
+    pub fn get_delta(&mut self) -> Result<u64, WireError> {
         let difference = varint::unzigzag(self.get()?);
         self.last = self.last.wrapping_add(difference as u64);
         Ok(self.last)
     }
 
     #[inline]
-    pub(super) fn get_sparse(&mut self) -> Result<u64, WireError> {
+    pub(crate) fn get_sparse(&mut self) -> Result<u64, WireError> {
         if self.last == 0 {
             if self.is_done() {
                 return Ok(0);
@@ -204,7 +222,7 @@ impl Cells {
 
     /// The next so many bytes.
     #[inline]
-    pub(super) fn take(&mut self, length: u64) -> Result<&[u8], WireError> {
+    pub(crate) fn take(&mut self, length: u64) -> Result<&[u8], WireError> {
         if length > self.rest().len() as u64 {
             return Err(self.short());
         }
@@ -215,7 +233,7 @@ impl Cells {
 
     /// The next so many bytes, as a view.
     #[inline]
-    pub(super) fn slice(&mut self, length: u64) -> Result<Bytes, WireError> {
+    pub(crate) fn slice(&mut self, length: u64) -> Result<Bytes, WireError> {
         let start = self.at;
         let is_empty = self.take(length)?.is_empty();
         Ok(if is_empty {
@@ -227,7 +245,7 @@ impl Cells {
 }
 
 /// A column of its own.
-pub(super) fn put_all<T>(values: &[T], put: impl Fn(&mut Column, &T)) -> Bytes {
+pub fn put_all<T>(values: &[T], put: impl Fn(&mut Column, &T)) -> Bytes {
     let mut column = Column::default();
     for value in values {
         put(&mut column, value);
@@ -236,7 +254,10 @@ pub(super) fn put_all<T>(values: &[T], put: impl Fn(&mut Column, &T)) -> Bytes {
 }
 
 /// The entries of a column, to its end.
-pub(super) fn get_all<T>(
+///
+/// # Errors
+/// Those of `get`, and for more than [`MOST`] entries.
+pub fn get_all<T>(
     bytes: Bytes,
     mut get: impl FnMut(&mut Cells) -> Result<T, WireError>,
 ) -> Result<Vec<T>, WireError> {
@@ -251,7 +272,10 @@ pub(super) fn get_all<T>(
 }
 
 /// Refuses more entries than there may be.
-pub(super) fn at_most(what: &'static str, count: u64, most: u64) -> Result<(), WireError> {
+///
+/// # Errors
+/// For more.
+pub fn at_most(what: &'static str, count: u64, most: u64) -> Result<(), WireError> {
     if count > most {
         return Err(WireError::TooMany { what, count, most });
     }
@@ -260,6 +284,7 @@ pub(super) fn at_most(what: &'static str, count: u64, most: u64) -> Result<(), W
 
 /// Columns that are written, in the order of their fields.
 pub trait Columns: Default {
+    /// Does this to each of them.
     fn each(&mut self, act: &mut impl FnMut(&mut Column));
 }
 
@@ -275,6 +300,9 @@ pub trait Rows: Sized {
     fn new(columns: &mut impl Iterator<Item = (&'static str, Bytes)>, detacher: Detacher) -> Self;
 
     /// Refuses what is left over.
+    ///
+    /// # Errors
+    /// For anything.
     fn end(&self) -> Result<(), WireError>;
 }
 

@@ -8,8 +8,7 @@
 
 use bytes::Bytes;
 
-use super::WireError;
-use super::column::Cells;
+use crate::{Cells, WireError};
 
 /// Bytes of pieces that share an allocation.
 const GROUP: usize = 4096;
@@ -22,12 +21,13 @@ pub struct Detacher {
 }
 
 impl Detacher {
-    pub(super) fn new(packet: usize) -> Self {
+    /// For a packet of so many bytes.
+    pub fn new(packet: usize) -> Self {
         Self { packet }
     }
 
     /// A column of pieces.
-    pub(super) fn column(self, cells: Cells) -> Kept {
+    pub fn column(self, cells: Cells) -> Kept {
         Kept {
             detacher: self,
             cells,
@@ -37,7 +37,7 @@ impl Detacher {
     }
 
     /// A whole field.
-    pub(super) fn detach_field(self, field: Bytes) -> Bytes {
+    pub fn detach_field(self, field: Bytes) -> Bytes {
         if field.len() > self.packet / 2 && field.len() >= GROUP {
             field
         } else {
@@ -48,7 +48,7 @@ impl Detacher {
 
 /// A column whose pieces may stay.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub struct Kept {
     detacher: Detacher,
     cells: Cells,
     /// A copy of a part of the column.
@@ -60,7 +60,7 @@ pub(super) struct Kept {
 impl Kept {
     /// The next piece.
     #[inline]
-    pub(super) fn next(&mut self, length: u64) -> Result<Bytes, WireError> {
+    pub(crate) fn next(&mut self, length: u64) -> Result<Bytes, WireError> {
         let size = usize::try_from(length).unwrap_or(usize::MAX);
         if size >= GROUP / 2 {
             return if size > self.detacher.packet / 2 {
@@ -85,7 +85,7 @@ impl Kept {
         Ok(self.window.slice(at - self.start..at - self.start + size))
     }
 
-    pub(super) fn end(&self) -> Result<(), WireError> {
+    pub(crate) fn end(&self) -> Result<(), WireError> {
         self.cells.end()
     }
 }

@@ -3,76 +3,99 @@
 
 use prost::Message as _;
 use treadle_broadcast::{
-    CastId, CastResult, Member, Message, Neighbour, Offer, Outcome, Output, Previous, Shape,
-    Version,
+    CastId, CastResult, Member, Message, Neighbour, Offer, Outcome, Output, Previous, Settled,
+    Shape, Version,
 };
-use treadle_types::WorkerId;
+use treadle_codec::{
+    Detacher, Schema, Wire, WireError, get_runs, wire_enum, wire_ids, wire_list, wire_required,
+    wire_struct,
+};
+use treadle_types::{ClientId, WorkerId};
 
-use super::WireError;
-use super::broadcast::{self, cast_result, neighbour::Who, relayed};
-use super::keep::Detacher;
-use super::schema::{Wire, field, wire_enum, wire_list, wire_required, wire_struct};
+use crate::proto::{self, cast_result, neighbour::Who, relayed};
+
+/// The schema `proto/broadcast.proto`.
+#[derive(Debug)]
+pub enum Broadcast {}
+
+impl Schema for Broadcast {}
 
 /// The lengths of the frames of results, in the order of the message.
 pub type FrameLengths = Vec<Vec<u64>>;
 
-wire_struct! {
-    CastId => broadcast::Cast { session, number };
-    Member => broadcast::Member { worker, host, address };
-    Offer => broadcast::Offer {
-        cast, members, previous, size, shape, version, fresh, unordered, mapped, aborted, settled,
-    };
-    Shape => broadcast::Shape { degree, local, chunk, chosen };
-    Version => broadcast::Version { count, by };
-    CastResult => broadcast::CastResult { number, engines, outcome };
-    Output => broadcast::Output { number, engine, text };
+wire_ids! { Broadcast:
+    WorkerId => u32;
+    ClientId => u32;
 }
 
-wire_required! {
-    CastId => broadcast::Cast, "cast";
-    Shape => broadcast::Shape, "shape";
-    Version => broadcast::Version, "version";
+wire_struct! { Broadcast:
+    CastId => proto::Cast { session, number };
+    Member => proto::Member { worker, host, address };
+    Offer => proto::Offer {
+        cast, members, previous, size, shape, version, fresh, unordered, mapped, aborted, settled,
+    };
+    Shape => proto::Shape { degree, local, chunk, chosen };
+    Version => proto::Version { count, by };
+    CastResult => proto::CastResult { number, engines, outcome };
+    Output => proto::Output { number, engine, text };
+}
+
+wire_required! { Broadcast:
+    CastId => proto::Cast, "cast";
+    Shape => proto::Shape, "shape";
+    Version => proto::Version, "version";
     Outcome => cast_result::Outcome, "outcome";
     Neighbour => Who, "neighbour";
 }
 
-wire_enum! {
+wire_enum! { Broadcast:
     Neighbour => Who { values { Worker, Top } }
 }
 
-wire_enum! {
+wire_enum! { Broadcast:
     Outcome => cast_result::Outcome {
         units { Aborted }
         values { Refused }
-        structs { Finished: broadcast::Finished { size } }
+        structs { Finished: proto::Finished { size } }
         to {
             Self::Lost(_) | Self::Unreachable => unreachable!("only the top says so, to itself")
         }
     }
 }
 
-wire_enum! {
+wire_enum! { Broadcast:
     Message => relayed::Message {
         values { Introduce, Offer }
         structs {
-            Chunk: broadcast::Chunk { cast, offset, length },
-            Mapping: broadcast::Mapping { cast },
-            Want: broadcast::Progress { cast, offset },
-            Have: broadcast::Progress { cast, offset },
-            Decline: broadcast::Decline { cast, members },
-            Results: broadcast::Results { session, results },
-            Outputs: broadcast::Outputs { session, outputs },
-            Settled: broadcast::Settled { session, settled },
-            Abort: broadcast::Abort { cast, interrupt },
+            Chunk: proto::Chunk { cast, offset, length },
+            Mapping: proto::Mapping { cast },
+            Want: proto::Progress { cast, offset },
+            Have: proto::Progress { cast, offset },
+            Decline: proto::Decline { cast, members },
+            Results: proto::Results { session, results },
+            Outputs: proto::Outputs { session, outputs },
+            Settled: proto::Settled { session, settled },
+            Abort: proto::Abort { cast, interrupt },
         }
     }
 }
 
-wire_list! {
-    Member => broadcast::Introduce { members };
+wire_list! { Broadcast:
+    Member => proto::Introduce { members };
 }
 
-impl Wire<Vec<u64>> for Previous {
+/// All of them: there may be as many numbers as a session has casts.
+impl Wire<Vec<u64>, Broadcast> for Settled {
+    fn to_wire(&self) -> Vec<u64> {
+        self.0.gaps().collect()
+    }
+
+    fn of_wire(wire: Vec<u64>, _: Detacher) -> Result<Self, WireError> {
+        get_runs(&wire).map(Self)
+    }
+}
+
+impl Wire<Vec<u64>, Broadcast> for Previous {
     fn to_wire(&self) -> Vec<u64> {
         let runs = self.0.iter();
         runs.flat_map(|&(count, number)| [u64::from(count), number])
@@ -95,8 +118,8 @@ impl Wire<Vec<u64>> for Previous {
 
 /// The frame of the first object on a connection: who speaks, and which worker is meant.
 pub fn encode_neighbour(who: Neighbour, meant: WorkerId) -> Vec<u8> {
-    let (who, meant) = (who.to_wire(), meant.0);
-    broadcast::Neighbour { who, meant }.encode_to_vec()
+    let (who, meant) = (Broadcast::to_wire(&who), meant.0);
+    proto::Neighbour { who, meant }.encode_to_vec()
 }
 
 /// The inverse of [`encode_neighbour`].
@@ -104,8 +127,8 @@ pub fn encode_neighbour(who: Neighbour, meant: WorkerId) -> Vec<u8> {
 /// # Errors
 /// For other bytes.
 pub fn decode_neighbour(bytes: &[u8]) -> Result<(Neighbour, WorkerId), WireError> {
-    let neighbour = broadcast::Neighbour::decode(bytes)?;
-    let who = Wire::of_wire(neighbour.who, Detacher::new(bytes.len()))?;
+    let neighbour = proto::Neighbour::decode(bytes)?;
+    let who = Wire::<_, Broadcast>::of_wire(neighbour.who, Detacher::new(bytes.len()))?;
     Ok((who, WorkerId(neighbour.meant)))
 }
 
@@ -116,8 +139,8 @@ pub fn encode_relayed(message: &Message, lengths: &[Vec<u64>]) -> Vec<u8> {
         frames.push(lengths.len() as u64);
         frames.extend(lengths);
     }
-    let message = Some(message.to_wire());
-    broadcast::Relayed { message, frames }.encode_to_vec()
+    let message = Some(Broadcast::to_wire(message));
+    proto::Relayed { message, frames }.encode_to_vec()
 }
 
 /// The inverse of [`encode_relayed`].
@@ -125,9 +148,9 @@ pub fn encode_relayed(message: &Message, lengths: &[Vec<u64>]) -> Vec<u8> {
 /// # Errors
 /// For other bytes.
 pub fn decode_relayed(bytes: &[u8]) -> Result<(Message, FrameLengths), WireError> {
-    let relayed = broadcast::Relayed::decode(bytes)?;
+    let relayed = proto::Relayed::decode(bytes)?;
     let message = relayed.message.ok_or(WireError::Missing("message"))?;
-    let message = Message::of_wire(message, Detacher::new(bytes.len()))?;
+    let message = Wire::<_, Broadcast>::of_wire(message, Detacher::new(bytes.len()))?;
     let results = match &message {
         Message::Results { results, .. } => results,
         _ => &[][..],

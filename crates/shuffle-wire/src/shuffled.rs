@@ -6,40 +6,42 @@ use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use prost::Message as _;
+use treadle_codec::{
+    Codec, Column, Delta, Detacher, MOST, ObjectNumber, Schema, Sparse, Varint, Wire, WireError,
+    at_most, columns_of_newtype, columns_of_struct, wire_columns, wire_enum, wire_ids,
+    wire_required, wire_struct, wire_wrapped,
+};
 use treadle_shuffle::{
-    Answer, Ask, AttemptId, BatchId, Chosen, Commit, CommitError, Expected, Fetch, FromServer,
-    Generation, Group, GroupId, MapRange, MapSet, Plan, Push, ReadPiece, Receipt, Refusal, Seal,
-    ServerId, Share, Tally, Tenant, ToMaster, ToNode, ToServer, Transfer, Usage, Verdict, Winners,
+    Answer, ApplicationId, Ask, AttemptId, BatchId, Chosen, Commit, CommitError, Expected, Fetch,
+    FromServer, Generation, Group, GroupId, MapRange, MapSet, Plan, Push, ReadPiece, Receipt,
+    Refusal, Seal, ServerId, Share, ShuffleId, Tally, Tenant, ToMaster, ToNode, ToServer, Transfer,
+    Usage, Verdict, Winners,
 };
 use treadle_types::Runs;
 
-use super::WireError;
-use super::codec::{Codec, Delta, ObjectNumber, Sparse, Varint, columns_of_struct};
-use super::column::{Column, Columns, MOST, Rows, at_most};
-use super::keep::Detacher;
-use super::schema::{Wire, field, wire_enum, wire_required, wire_struct, wire_wrapped};
-use super::shuffle;
-use super::shuffle::{
-    answer, committed, from_server, refusal, to_master, to_node, to_server, verdict,
+use crate::proto::{
+    self, answer, committed, from_server, refusal, to_master, to_node, to_server, verdict,
 };
+
+/// The schema `proto/shuffle.proto`.
+#[derive(Debug)]
+pub enum Shuffle {}
+
+impl Schema for Shuffle {}
 
 /// Positions of the winners of all groups of a commit, at most: 6,700 groups with rows of 40,000 maps.
 const MOST_POSITIONS: u64 = 1 << 28;
-/// The most values of a list in columns. A map may have several pieces of a partition, so there may be more
-/// than maps. Each value takes bytes: the length of the message is the limit that counts.
-const MOST_LISTED: u64 = 1 << 24;
-
 /// What is a frame, or a value, of its own: [`ToNode`], [`ToMaster`], [`ToServer`], [`FromServer`] or
 /// [`Receipt`].
-pub trait Shuffled: Wire<Self::Schema> {
+pub trait Shuffled: Wire<Self::Message, Shuffle> {
     /// The generated type.
     #[doc(hidden)]
-    type Schema: prost::Message + Default;
+    type Message: prost::Message + Default;
 }
 
 /// A message as a frame, or a receipt as a value.
 pub fn encode_shuffled<M: Shuffled>(message: &M) -> Vec<u8> {
-    message.to_wire().encode_to_vec()
+    Shuffle::to_wire::<M::Message, _>(message).encode_to_vec()
 }
 
 /// The inverse of [`encode_shuffled`].
@@ -47,97 +49,104 @@ pub fn encode_shuffled<M: Shuffled>(message: &M) -> Vec<u8> {
 /// # Errors
 /// For other bytes.
 pub fn decode_shuffled<M: Shuffled>(bytes: &[u8]) -> Result<M, WireError> {
-    M::of_wire(M::Schema::decode(bytes)?, Detacher::new(bytes.len()))
+    M::of_wire(M::Message::decode(bytes)?, Detacher::new(bytes.len()))
 }
 
 macro_rules! shuffled {
     ($($own:ident),*) => {$(
         impl Shuffled for $own {
-            type Schema = shuffle::$own;
+            type Message = proto::$own;
         }
     )*};
 }
 
 shuffled! { ToNode, ToMaster, ToServer, FromServer, Receipt }
 
-wire_struct! {
-    ServerId => shuffle::Server { node, incarnation };
-    GroupId => shuffle::Group { epoch, server };
-    BatchId => shuffle::Batch { map, attempt, number };
-    Transfer => shuffle::Transfer { shuffle, map, attempt };
-    Tally => shuffle::Tally { rows, bytes, digest };
-    Receipt => shuffle::Receipt { transfer, shares } check |receipt: Receipt| {
+wire_ids! { Shuffle:
+    Generation => u32;
+    ShuffleId => u64;
+    AttemptId => u64;
+    ApplicationId => u64;
+}
+
+wire_struct! { Shuffle:
+    ServerId => proto::Server { node, incarnation };
+    GroupId => proto::Group { epoch, server };
+    BatchId => proto::Batch { map, attempt, number };
+    Transfer => proto::Transfer { shuffle, map, attempt };
+    Tally => proto::Tally { rows, bytes, digest };
+    Receipt => proto::Receipt { transfer, shares } check |receipt: Receipt| {
         ascending("shares", &receipt.shares, |share| share.group).map(|()| receipt)
     };
-    Expected => shuffle::Expected { winners, tally };
-    Plan => shuffle::Plan {
+    Expected => proto::Expected { winners, tally };
+    Plan => proto::Plan {
         shuffle, generation, opened, is_final, tenant, maps, partitions, groups,
     } check fits;
-    Tenant => shuffle::Tenant { application, priority };
-    Seal => shuffle::Seal { shuffle, generation, group, round, expected };
-    Push => shuffle::Push { shuffle, group, batch, tally, length };
-    Ask => shuffle::Ask { group, transfer, tally };
-    Fetch => shuffle::Fetch { read, shuffle, generation, group, partition, maps, reader };
-    MapRange => shuffle::MapRange { first, end };
-    Usage => shuffle::Usage {
+    Tenant => proto::Tenant { application, priority };
+    Seal => proto::Seal { shuffle, generation, group, round, expected };
+    Push => proto::Push { shuffle, group, batch, tally, length };
+    Ask => proto::Ask { group, transfer, tally };
+    Fetch => proto::Fetch { read, shuffle, generation, group, partition, maps, reader };
+    MapRange => proto::MapRange { first, end };
+    Usage => proto::Usage {
         reads, read_bytes, pushed, stored, spilled, loaded, again, failed, gathering, pushing,
         comparing, reading,
     };
 }
 
-wire_required! {
-    ServerId => shuffle::Server, "server";
-    GroupId => shuffle::Group, "group";
-    BatchId => shuffle::Batch, "batch";
-    Transfer => shuffle::Transfer, "transfer";
-    Tally => shuffle::Tally, "tally";
-    Tenant => shuffle::Tenant, "tenant";
-    Expected => shuffle::Expected, "expected";
-    Usage => shuffle::Usage, "usage";
-    Verdict => shuffle::Verdict, "verdict";
-    Answer => shuffle::Answer, "answer";
-    Refusal => shuffle::Refusal, "refusal";
+wire_required! { Shuffle:
+    ServerId => proto::Server, "server";
+    GroupId => proto::Group, "group";
+    BatchId => proto::Batch, "batch";
+    Transfer => proto::Transfer, "transfer";
+    Tally => proto::Tally, "tally";
+    Tenant => proto::Tenant, "tenant";
+    Expected => proto::Expected, "expected";
+    Usage => proto::Usage, "usage";
+    Verdict => proto::Verdict, "verdict";
+    Answer => proto::Answer, "answer";
+    Refusal => proto::Refusal, "refusal";
 }
 
-wire_wrapped! {
-    ToNode => shuffle::ToNode { message };
-    ToMaster => shuffle::ToMaster { message };
-    ToServer => shuffle::ToServer { message };
-    FromServer => shuffle::FromServer { message };
-    Verdict => shuffle::Verdict { verdict };
-    Answer => shuffle::Answer { answer };
-    Refusal => shuffle::Refusal { reason };
+wire_wrapped! { Shuffle:
+    ToNode => proto::ToNode { message };
+    ToMaster => proto::ToMaster { message };
+    ToServer => proto::ToServer { message };
+    FromServer => proto::FromServer { message };
+    Verdict => proto::Verdict { verdict };
+    Answer => proto::Answer { answer };
+    Refusal => proto::Refusal { reason };
 }
 
-wire_enum! {
+wire_enum! { Shuffle:
     ToNode => to_node::Message {
         values { Plan, Close, Seal }
-        structs { Committed: shuffle::Committed { shuffle, ask, result } }
+        structs { Committed: proto::Committed { shuffle, ask, result } }
     }
 }
 
-wire_enum! {
+wire_enum! { Shuffle:
     CommitError => committed::Result {
         values { Again, Ended }
-        structs { Damaged: shuffle::DamagedRows { shuffle, group, expected, found, missing } }
+        structs { Damaged: proto::DamagedRows { shuffle, group, expected, found, missing } }
         from(_detacher) { committed::Result::Generation(_) => return Err(WireError::Missing("error")) }
     }
 }
 
-wire_enum! {
+wire_enum! { Shuffle:
     ToMaster => to_master::Message {
         values { Join }
         structs {
-            Transferred: shuffle::Transferred { transfer, groups, tally },
-            Sealed: shuffle::Sealed { shuffle, group, round, verdict },
-            Differs: shuffle::Differs { shuffle, group, map, is_late },
-            Damaged: shuffle::Damaged { shuffle, group },
-            Poisoned: shuffle::Poisoned { shuffle, group },
-            Slow: shuffle::Slow { shuffle, server },
-            Full: shuffle::Full { shuffle, group },
-            Filled: shuffle::Filled { shuffle, group, source, is_sealed },
-            Measured: shuffle::Measured { shuffle, group, partitions, sizes },
-            Used: shuffle::Used { shuffle, usage },
+            Transferred: proto::Transferred { transfer, groups, tally },
+            Sealed: proto::Sealed { shuffle, group, round, verdict },
+            Differs: proto::Differs { shuffle, group, map, is_late },
+            Damaged: proto::Damaged { shuffle, group },
+            Poisoned: proto::Poisoned { shuffle, group },
+            Slow: proto::Slow { shuffle, server },
+            Full: proto::Full { shuffle, group },
+            Filled: proto::Filled { shuffle, group, source, is_sealed },
+            Measured: proto::Measured { shuffle, group, partitions, sizes },
+            Used: proto::Used { shuffle, usage },
         }
         to { Self::Commit { ask, commit } => to_master::Message::Commit(commit_to_wire(*ask, commit)) }
         from(detacher) {
@@ -149,44 +158,44 @@ wire_enum! {
     }
 }
 
-wire_enum! {
+wire_enum! { Shuffle:
     Verdict => verdict::Verdict {
         units { Complete, Differs }
-        structs { Short: shuffle::Short { found, missing } }
+        structs { Short: proto::Short { found, missing } }
     }
 }
 
-wire_enum! {
+wire_enum! { Shuffle:
     ToServer => to_server::Message {
         values { Push, Ask, Fetch }
         structs {
-            Abandon: shuffle::Abandon { group, transfer },
-            Adopt: shuffle::Adopt { shuffle, group, source, expected },
-            Cancel: shuffle::Cancel { read },
+            Abandon: proto::Abandon { group, transfer },
+            Adopt: proto::Adopt { shuffle, group, source, expected },
+            Cancel: proto::Cancel { read },
         }
     }
 }
 
-wire_enum! {
+wire_enum! { Shuffle:
     FromServer => from_server::Message {
         structs {
-            Acked: shuffle::Acked { shuffle, group, batch },
-            Refused: shuffle::Refused { shuffle, group, batch, reason },
-            Answer: shuffle::Answered { group, transfer, answer },
-            Rows: shuffle::Rows { read, tally, pieces },
-            Unread: shuffle::Unread { read, reason },
+            Acked: proto::Acked { shuffle, group, batch },
+            Refused: proto::Refused { shuffle, group, batch, reason },
+            Answer: proto::Answered { group, transfer, answer },
+            Rows: proto::Rows { read, tally, pieces },
+            Unread: proto::Unread { read, reason },
         }
     }
 }
 
-wire_enum! {
+wire_enum! { Shuffle:
     Answer => answer::Answer {
         units { Missing, Differs }
         values { Have, Won, Refused }
     }
 }
 
-wire_enum! {
+wire_enum! { Shuffle:
     Refusal => refusal::Reason {
         units { Unknown, Sealed, Unsealed, Busy, Malformed, Damaged }
         values { Stranger, Stale, NoRoom }
@@ -197,81 +206,79 @@ wire_enum! {
     }
 }
 
-impl Wire<Option<committed::Result>> for Result<Generation, CommitError> {
+impl Wire<Option<committed::Result>, Shuffle> for Result<Generation, CommitError> {
     fn to_wire(&self) -> Option<committed::Result> {
         Some(match self {
-            Ok(generation) => committed::Result::Generation(generation.to_wire()),
-            Err(error) => error.to_wire(),
+            Ok(generation) => committed::Result::Generation(generation.0),
+            Err(error) => Shuffle::to_wire(error),
         })
     }
 
     fn of_wire(wire: Option<committed::Result>, detacher: Detacher) -> Result<Self, WireError> {
         Ok(match wire.ok_or(WireError::Missing("result"))? {
             committed::Result::Generation(generation) => Ok(Generation(generation)),
-            error => Err(Wire::of_wire(error, detacher)?),
+            error => Err(Wire::<_, Shuffle>::of_wire(error, detacher)?),
         })
     }
 }
 
-impl Wire<shuffle::Assigned> for Group {
-    fn to_wire(&self) -> shuffle::Assigned {
+impl Wire<proto::Assigned, Shuffle> for Group {
+    fn to_wire(&self) -> proto::Assigned {
         let is_plain = self.copies == [self.id.server];
         let copies = if is_plain { &[][..] } else { &self.copies };
-        shuffle::Assigned {
-            id: self.id.to_wire(),
-            partitions: self.partitions.to_wire(),
-            copies: copies.iter().map(Wire::to_wire).collect(),
-            filling: self.filling.map(|server| server.to_wire()),
+        proto::Assigned {
+            id: Shuffle::to_wire(&self.id),
+            partitions: Shuffle::to_wire(&self.partitions),
+            copies: copies.iter().map(Shuffle::to_wire).collect(),
+            filling: Shuffle::to_wire(&self.filling),
             is_closed: !self.is_open,
             is_split: self.is_split,
         }
     }
 
-    fn of_wire(wire: shuffle::Assigned, detacher: Detacher) -> Result<Self, WireError> {
-        let id: GroupId = field("id", wire.id, detacher)?;
-        let partitions = field("partitions", wire.partitions, detacher)?;
-        let mut copies: Vec<ServerId> = field("copies", wire.copies, detacher)?;
+    fn of_wire(wire: proto::Assigned, detacher: Detacher) -> Result<Self, WireError> {
+        let id: GroupId = Shuffle::field("id", wire.id, detacher)?;
+        let partitions = Shuffle::field("partitions", wire.partitions, detacher)?;
+        let mut copies: Vec<ServerId> = Shuffle::field("copies", wire.copies, detacher)?;
         if copies.is_empty() {
             copies.push(id.server);
         }
-        let filling = wire
-            .filling
-            .map(|server| ServerId::of_wire(server, detacher));
+        let filling: Option<ServerId> = Wire::<_, Shuffle>::of_wire(wire.filling, detacher)?;
         Ok(Self {
             id,
             partitions,
             copies,
-            filling: filling.transpose()?,
+            filling,
             is_open: !wire.is_closed,
             is_split: wire.is_split,
         })
     }
 }
 
-fn commit_to_wire(ask: u64, commit: &Commit) -> shuffle::Commit {
+fn commit_to_wire(ask: u64, commit: &Commit) -> proto::Commit {
     let groups = commit.groups.iter();
-    let groups = groups.map(|(group, chosen)| shuffle::CommittedGroup {
-        group: group.to_wire(),
-        positions: chosen.positions.to_wire(),
-        tally: chosen.tally.to_wire(),
+    let groups = groups.map(|(group, chosen)| proto::CommittedGroup {
+        group: Shuffle::to_wire(group),
+        positions: Shuffle::to_wire(&chosen.positions),
+        tally: Shuffle::to_wire(&chosen.tally),
     });
-    shuffle::Commit {
+    proto::Commit {
         ask,
         shuffle: commit.shuffle.0,
         groups: groups.collect(),
-        winners: (*commit.winners).to_wire(),
+        winners: Shuffle::to_wire(&*commit.winners),
     }
 }
 
-fn commit_of_wire(wire: shuffle::Commit, detacher: Detacher) -> Result<Commit, WireError> {
+fn commit_of_wire(wire: proto::Commit, detacher: Detacher) -> Result<Commit, WireError> {
     at_most("groups", wire.groups.len() as u64, MOST)?;
-    let winners: Vec<(u32, AttemptId)> = field("winners", wire.winners, detacher)?;
+    let winners: Vec<(u32, AttemptId)> = Shuffle::field("winners", wire.winners, detacher)?;
     ascending("winners", &winners, |&winner| winner)?;
     let groups = wire.groups.into_iter();
-    let group = |wire: shuffle::CommittedGroup| -> Result<(GroupId, Chosen), WireError> {
-        let group = field("group", wire.group, detacher)?;
-        let positions = field("positions", wire.positions, detacher)?;
-        let tally = field("tally", wire.tally, detacher)?;
+    let group = |wire: proto::CommittedGroup| -> Result<(GroupId, Chosen), WireError> {
+        let group = Shuffle::field("group", wire.group, detacher)?;
+        let positions = Shuffle::field("positions", wire.positions, detacher)?;
+        let tally = Shuffle::field("tally", wire.tally, detacher)?;
         Ok((group, Chosen { positions, tally }))
     };
     let groups = groups.map(group).collect::<Result<Vec<_>, _>>()?;
@@ -287,7 +294,7 @@ fn commit_of_wire(wire: shuffle::Commit, detacher: Detacher) -> Result<Commit, W
         choose(set, &winners, is_plain)?;
     }
     Ok(Commit {
-        shuffle: treadle_shuffle::ShuffleId(wire.shuffle),
+        shuffle: ShuffleId(wire.shuffle),
         groups: groups.into_iter().collect(),
         winners: winners.into(),
     })
@@ -320,23 +327,23 @@ fn choose(
 }
 
 /// As runs, or as bits if that is shorter.
-impl Wire<Option<shuffle::MapSet>> for MapSet {
-    fn to_wire(&self) -> Option<shuffle::MapSet> {
-        let runs = self.ranges().map(Wire::to_wire);
+impl Wire<Option<proto::MapSet>, Shuffle> for MapSet {
+    fn to_wire(&self) -> Option<proto::MapSet> {
+        let runs = self.ranges().map(Shuffle::to_wire);
         let bits = self.bits().iter().flat_map(|word| word.to_le_bytes());
         let mut bits: Vec<u8> = bits.collect();
         bits.truncate(self.last().map_or(0, |last| last as usize / 8 + 1));
-        Some(shuffle::MapSet {
+        Some(proto::MapSet {
             runs: runs.unwrap_or_default(),
             bits: bits.into(),
         })
     }
 
-    fn of_wire(wire: Option<shuffle::MapSet>, detacher: Detacher) -> Result<Self, WireError> {
+    fn of_wire(wire: Option<proto::MapSet>, detacher: Detacher) -> Result<Self, WireError> {
         let wire = wire.ok_or(WireError::Missing("set"))?;
         at_most("bits", 8 * wire.bits.len() as u64, MOST)?;
         if wire.bits.is_empty() {
-            return Runs::of_wire(wire.runs, detacher).map(MapSet::from);
+            return Wire::<_, Shuffle>::of_wire(wire.runs, detacher).map(|runs: Runs| runs.into());
         }
         if let Some(&value) = wire.runs.first() {
             return Err(WireError::Range {
@@ -354,13 +361,13 @@ impl Wire<Option<shuffle::MapSet>> for MapSet {
 }
 
 /// In ascending order of the maps.
-impl Wire<Option<shuffle::Winners>> for Winners {
-    fn to_wire(&self) -> Option<shuffle::Winners> {
-        self.iter().collect::<Vec<_>>().to_wire()
+impl Wire<Option<proto::Winners>, Shuffle> for Winners {
+    fn to_wire(&self) -> Option<proto::Winners> {
+        Shuffle::to_wire(&self.iter().collect::<Vec<_>>())
     }
 
-    fn of_wire(wire: Option<shuffle::Winners>, detacher: Detacher) -> Result<Self, WireError> {
-        let winners: Vec<(u32, AttemptId)> = Wire::of_wire(wire, detacher)?;
+    fn of_wire(wire: Option<proto::Winners>, detacher: Detacher) -> Result<Self, WireError> {
+        let winners: Vec<(u32, AttemptId)> = Wire::<_, Shuffle>::of_wire(wire, detacher)?;
         ascending("winners", &winners, |&(map, _)| map)?;
         Ok(winners.into_iter().collect())
     }
@@ -431,48 +438,13 @@ fn fits(plan: Plan) -> Result<Plan, WireError> {
     }
 }
 
-/// Declares lists that are columns, each with its name in the schema.
-macro_rules! wire_columns {
-    ($($codec:ident: $own:ty => $wire:ident { $($name:ident),* $(,)? };)*) => {$(
-        impl Wire<Option<shuffle::$wire>> for Vec<$own> {
-            fn to_wire(&self) -> Option<shuffle::$wire> {
-                let mut columns = <$codec as Codec>::Columns::default();
-                for value in self {
-                    $codec::put(&mut columns, value);
-                }
-                let mut written = Vec::new();
-                columns.each(&mut |column| written.push(std::mem::take(column).into_bytes()));
-                let mut written = written.into_iter();
-                Some(shuffle::$wire {
-                    count: self.len() as u32,
-                    $($name: written.next().unwrap_or_default()),*
-                })
-            }
-
-            fn of_wire(wire: Option<shuffle::$wire>, detacher: Detacher) -> Result<Self, WireError> {
-                let wire = wire.ok_or(WireError::Missing(stringify!($wire)))?;
-                at_most("", wire.count.into(), MOST_LISTED)?;
-                let mut columns = [$((stringify!($name), wire.$name)),*].into_iter();
-                let mut rows = <$codec as Codec>::Rows::new(&mut columns, detacher);
-                // A false count allocates nothing, and ends with the columns.
-                let mut values = Vec::new();
-                for _ in 0..wire.count {
-                    values.push($codec::get(&mut rows)?);
-                }
-                rows.end()?;
-                Ok(values)
-            }
-        }
-    )*};
-}
-
-wire_columns! {
-    GroupColumns: GroupId => Groups { epochs, nodes, incarnations };
-    ShareColumns: Share => Shares {
+wire_columns! { Shuffle:
+    GroupColumns: GroupId => proto::Groups { epochs, nodes, incarnations };
+    ShareColumns: Share => proto::Shares {
         epochs, nodes, incarnations, tasks, attempts, rows, bytes, digests,
     };
-    WinnerColumns: (u32, AttemptId) => Winners { maps, tasks, attempts };
-    PieceColumns: ReadPiece => Pieces { maps, tasks, attempts, numbers, rows, bytes, digests, packed };
+    WinnerColumns: (u32, AttemptId) => proto::Winners { maps, tasks, attempts };
+    PieceColumns: ReadPiece => proto::Pieces { maps, tasks, attempts, numbers, rows, bytes, digests, packed };
 }
 
 columns_of_struct! {
@@ -480,7 +452,7 @@ columns_of_struct! {
 }
 
 columns_of_struct! {
-    GroupColumns: GroupId { epoch: Delta<Generation>, server: ServerColumns }
+    GroupColumns: GroupId { epoch: GenerationColumns, server: ServerColumns }
 }
 
 columns_of_struct! {
@@ -502,26 +474,10 @@ columns_of_struct! {
     }
 }
 
-/// An attempt is an object's number.
-pub(super) struct AttemptColumns;
-
-impl Codec for AttemptColumns {
-    type Value = AttemptId;
-    type Columns = <ObjectNumber as Codec>::Columns;
-    type Rows = <ObjectNumber as Codec>::Rows;
-
-    fn put(columns: &mut Self::Columns, attempt: &AttemptId) {
-        ObjectNumber::put(columns, &attempt.0);
-    }
-
-    #[inline(always)]
-    fn get(rows: &mut Self::Rows) -> Result<AttemptId, WireError> {
-        ObjectNumber::get(rows).map(AttemptId)
-    }
-
-    fn cost(attempt: &AttemptId) -> usize {
-        ObjectNumber::cost(&attempt.0)
-    }
+columns_of_newtype! {
+    GenerationColumns: Generation(Delta<u32>);
+    /// An attempt is an object's number.
+    AttemptColumns: AttemptId(ObjectNumber);
 }
 
 /// A map, and the attempt that counts.

@@ -1,9 +1,7 @@
-//! Valid messages of the shuffle plane.
+//! Valid messages of the shuffle plane, also for the tests of those whose packets carry them.
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use treadle_messages::{FromClient, FromWorker, Registration, ToWorker};
 use treadle_shuffle::{
     Answer, ApplicationId, Ask, AttemptId, BatchId, Commit, CommitError, Fetch, FromServer,
     Generation, Group, GroupId, Plan, Push, ReadPiece, Receipt, Refusal, Seal, ServerId, Share,
@@ -11,7 +9,6 @@ use treadle_shuffle::{
 };
 use treadle_types::Runs;
 
-use super::tests::packed;
 use crate::{Shuffled, decode_shuffled, encode_shuffled};
 
 type Seeds = Vec<(&'static str, Vec<u8>)>;
@@ -55,41 +52,13 @@ fn receipt(map: u32) -> Receipt {
 }
 
 /// One of each kind.
-pub(super) fn seeds() -> Seeds {
+pub fn seeds() -> Seeds {
     let mut seeds = vec![("receipt", encode_shuffled(&receipt(0)))];
     add(&mut seeds, to_node());
     add(&mut seeds, to_master());
     add(&mut seeds, to_server());
     add(&mut seeds, from_server());
     seeds
-}
-
-/// Packets with them.
-pub(super) fn packets() -> [(&'static str, Vec<u8>); 3] {
-    let to_worker = to_node().map(|(_, message)| ToWorker::ToNode(message));
-    let from_worker = to_master().map(|(_, message)| FromWorker::ToMaster(message));
-    let registration = Registration {
-        submission: 3,
-        name: "shuffle-1".into(),
-        barrier: 7,
-        maps: 7,
-        partitions: 10,
-        outputs: Runs::range(2, 8),
-        aligned: Some("shuffle-0".into()),
-        spec: Bytes::from_static(b"spec"),
-        readers: vec![8, 9],
-        reads: vec![2, 3],
-        kind: "shuffle".into(),
-        service: Some("treadle://127.0.0.1:7790".into()),
-    };
-    [
-        ("to-worker-shuffle", packed(&to_worker)),
-        ("from-worker-shuffle", packed(&from_worker)),
-        (
-            "from-client-shuffle",
-            packed(&[FromClient::Register(registration)]),
-        ),
-    ]
 }
 
 fn add<M: Shuffled + PartialEq + std::fmt::Debug>(
@@ -108,7 +77,8 @@ fn commit() -> Commit {
     Commit::new(SHUFFLE, 2, &receipts).expect("there is one for each map")
 }
 
-fn to_node() -> [(&'static str, ToNode); 5] {
+/// To nodes.
+pub fn to_node() -> [(&'static str, ToNode); 5] {
     let assigned = |node, partitions| Group::new(group(node), partitions);
     let plan = Plan {
         shuffle: SHUFFLE,
@@ -157,7 +127,8 @@ fn to_node() -> [(&'static str, ToNode); 5] {
     ]
 }
 
-fn to_master() -> [(&'static str, ToMaster); 8] {
+/// To the master.
+pub fn to_master() -> [(&'static str, ToMaster); 8] {
     let (shuffle, group) = (SHUFFLE, group(3));
     let verdict = Verdict::Short {
         found: TALLY,

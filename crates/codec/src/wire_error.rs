@@ -67,7 +67,7 @@ pub enum WireError {
 
 impl WireError {
     /// Names the column, where that is not known yet.
-    pub(super) fn in_column(mut self, name: &'static str) -> Self {
+    pub fn in_column(mut self, name: &'static str) -> Self {
         match &mut self {
             Self::Short { column }
             | Self::Surplus { column }

@@ -1,0 +1,23 @@
+//! The messages of the shuffle plane, and receipts, as bytes. The schema is `proto/shuffle.proto`.
+//! Rows are in frames of their own.
+
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
+mod shuffled;
+
+pub use shuffled::{Shuffle, Shuffled, decode_shuffled, encode_shuffled};
+pub use treadle_codec::WireError;
+
+treadle_codec::generated! {
+    /// `proto/shuffle.proto`.
+    #[doc(hidden)]
+    proto, "shuffle"
+}
+
+/// The kind of an object from a writer or a reader to a server: [`ToServer`](treadle_shuffle::ToServer), then the
+/// batch, if it brings one. Objects of other planes come on the same connections: `treadle-node-wire`
+/// checks that no two kinds have one number.
+pub const TO_SERVER: u32 = 9;
+/// The kind of what the server says: [`FromServer`](treadle_shuffle::FromServer), then the rows, if it brings some.
+pub const FROM_SERVER: u32 = 10;

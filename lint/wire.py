@@ -13,7 +13,17 @@ from pathlib import Path
 TABLE = Path("docs/internals/wire.md")
 FUZZ = Path("fuzz")
 # What reads bytes of sockets, and of files that may be damaged. Others get what these have read.
-CRATES = ("broadcast-wire", "net", "node", "shuffle", "shuffle-wire", "store", "types")
+CRATES = (
+    *(
+        "common/types",
+        "transfer/net",
+        "broadcast/wire",
+        "broadcast/node",
+        "shuffle",
+        "schedule/wire",
+    ),
+    *("schedule/node-client", "schedule/node-server", "schedule/node-worker", "schedule/store"),
+)
 FUNCTION = re.compile(
     r"^ *pub(?:\(crate\))? fn (decode\w*)[^;{]*\([^)]*(?:&\[u8|Bytes|Reader)[^;{]*\{", re.MULTILINE
 )

@@ -1,4 +1,4 @@
-"""The native engine; built from ``crates/python``."""
+"""The native engine; built from ``crates/python/binding``."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.timeout(8 * SOON, method="signal"),
 ]
 
-# The limit is 255 MiB: crates/messages/src/length.rs, `LARGEST_VALUE`.
+# The limit is 255 MiB: crates/schedule/messages/src/length.rs, `LARGEST_VALUE`.
 UNDER = 254 << 20
 OVER = 256 << 20
 LONG = 4 * SOON

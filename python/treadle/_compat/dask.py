@@ -10,7 +10,7 @@ __all__ = ["LIBRARY", "NODES", "PATCHED", "is_partitioned"]
 
 _READ = "read and run the nodes of graphs"
 
-#: What the engine (Rust: `crates/dask`, `crates/recipe`) reads by itself, slots included.
+#: What the engine (Rust: `crates/python/dask`, `crates/python/recipe`) reads by itself, slots included.
 NODES = {
     "Alias": Contact("dask._task_spec:Alias", _READ, ("target",)),
     "DataNode": Contact("dask._task_spec:DataNode", _READ, ("value",)),

@@ -18,7 +18,7 @@ __all__ = ["empty", "empty_like", "is_shared", "shared_arrays", "zeros"]
 Shape = SupportsIndex | Sequence[SupportsIndex]
 Order = Literal["C", "F"]
 
-# Below, an array is cheaper to copy than to map: crates/memory, `SMALLEST`.
+# Below, an array is cheaper to copy than to map: crates/common/memory, `SMALLEST`.
 _SMALLEST = 64 << 10
 
 

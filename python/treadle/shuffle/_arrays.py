@@ -1,7 +1,7 @@
 """Converts pieces of an array to rows of a shuffle, and the pieces of a chunk to the chunk.
 
 A piece is one row with one field of bytes: a head, and the elements in C order. The head has the index of
-the piece in its chunk, the shape and the dtype (``crates/rows/src/chunks.rs``). An array that is not
+the piece in its chunk, the shape and the dtype (``crates/shuffle/rows/src/chunks.rs``). An array that is not
 NumPy's own, or whose elements are objects, is pickled together with its index, in a head of another kind.
 """
 

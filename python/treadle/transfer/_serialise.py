@@ -1,4 +1,4 @@
-"""From objects to frames and back, beyond what is done natively (``crates/python``, ``transfer``)."""
+"""From objects to frames and back, beyond what is done natively (``crates/python/binding``, ``transfer``)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from treadle.pickling._whole import PLAIN
 
 __all__ = ["decode", "encode"]
 
-# crates/python, `encode.rs`
+# crates/python/binding, `encode.rs`
 _PICKLE = 0
 _MEMORYVIEW = 4
 
 # Smaller buffers stay in the stream of pickle: a frame of their own costs more than the copy.
 _SMALLEST = 512
-# `MAX_FRAMES` of crates/transfer, but for the stream, and for what messages of a cluster put before it.
+# `MAX_FRAMES` of crates/transfer/core, but for the stream, and for what messages of a cluster put before it.
 _MAX_BUFFERS = (1 << 16) - 16
 # Device of DLPack: the memory of the CPU.
 _CPU = 1

@@ -22,7 +22,7 @@ CRATES = (
         "shuffle",
         "schedule/wire",
     ),
-    *("schedule/node-client", "schedule/node-server", "schedule/node-worker", "schedule/store"),
+    *("schedule/node-client", "schedule/node-scheduler", "schedule/node-worker", "schedule/store"),
 )
 FUNCTION = re.compile(
     r"^ *pub(?:\(crate\))? fn (decode\w*)[^;{]*\([^)]*(?:&\[u8|Bytes|Reader)[^;{]*\{", re.MULTILINE

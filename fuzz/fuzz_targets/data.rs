@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| treadle_node_wire::fuzzing::data(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| treadle_schedule_wire::fuzzing::data(bytes));

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| treadle_node_broadcast::fuzzing::payload(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| treadle_broadcast_node::fuzzing::payload(bytes));

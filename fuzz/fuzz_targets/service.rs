@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| treadle_node_service::fuzzing::service(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| treadle_shuffle_service::fuzzing::service(bytes));

@@ -1,6 +1,6 @@
 """Records of shuffles, those that run and those that have ended, as people read them.
 
-The scheduler keeps them, and the master of a shuffle service (``crates/shuffle/records``).
+The scheduler keeps them, and the master of a shuffle service (``crates/shuffle/history``).
 ``client.shuffles()``, ``service.records()``, ``treadle shuffle`` and the journal use them.
 """
 

@@ -48,7 +48,7 @@ class Known(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What the scheduler answers about a shuffle (``shuffle`` in ``crates/schedule/server/src/shuffles.rs``)."""
+    """What the scheduler answers about a shuffle (``shuffle`` in ``crates/schedule/gateway/src/shuffles.rs``)."""
 
     number: int
     maps: int

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use treadle_broadcast::{Guard, Tree};
-use treadle_sim_broadcast::figures::{cost_of_call, paused, push};
-use treadle_sim_broadcast::{Plan, simulate, simulate_plan};
+use treadle_broadcast_sim::figures::{cost_of_call, paused, push};
+use treadle_broadcast_sim::{Plan, simulate, simulate_plan};
 use treadle_sim_kernel::{Trace, assert_happened, assert_noticed, run_seeds};
 
 const REPLAY: &str = "cargo run -p treadle-sim --release -- --broadcast --seed $N";

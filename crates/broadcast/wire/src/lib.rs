@@ -20,7 +20,7 @@ treadle_codec::generated! {
 }
 
 /// The kind of the first object of a neighbour. Objects of other planes come on the same connections:
-/// `treadle-node-wire` checks that no two kinds have one number.
+/// `treadle-schedule-wire` checks that no two kinds have one number.
 pub const NEIGHBOUR: u32 = 7;
 /// The kind of its others.
 pub const RELAYED: u32 = 8;

@@ -500,7 +500,7 @@ pub enum ToClient {
 
 /// The kinds of objects with values between workers, and between clients and workers, on connections of
 /// their own: see `proto/data.proto`. Objects of broadcast and shuffle come to the same listener:
-/// `treadle-node-wire` checks that no two kinds have one number.
+/// `treadle-schedule-wire` checks that no two kinds have one number.
 #[derive(Clone, Copy, Debug)]
 pub enum Data {}
 

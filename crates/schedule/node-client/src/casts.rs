@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use treadle_broadcast::Runs;
-use treadle_messages::{FromClient, Member};
-use treadle_net::{Options, Signal, Wait, Waker};
-use treadle_node_broadcast::values::Packed;
-use treadle_node_broadcast::{
+use treadle_broadcast_node::values::Packed;
+use treadle_broadcast_node::{
     Callbacks, CastError, Plane, Purpose, Traffic, Tree, host_name, host_number,
 };
+use treadle_messages::{FromClient, Member};
+use treadle_net::{Options, Signal, Wait, Waker};
 use treadle_reactor::leader::Leadership;
 use treadle_reactor::thread::lock;
 use treadle_types::{Cause, ClientId, WorkerId};

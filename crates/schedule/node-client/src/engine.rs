@@ -6,8 +6,8 @@ use std::time::Instant;
 use treadle_client::{Effect, Effects};
 use treadle_messages::{FromClient, ToClient};
 use treadle_net::ReadyGuard;
-use treadle_node_wire::{Link, WireError};
 use treadle_reactor::thread::{caught, lock};
+use treadle_schedule_wire::{Link, WireError};
 use treadle_types::WorkerId;
 
 use super::workers::{Job, News, Workers};

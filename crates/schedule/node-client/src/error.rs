@@ -1,7 +1,7 @@
 //! What can go wrong for a client.
 
 use treadle_net::NetError;
-use treadle_node_wire::NodeError;
+use treadle_schedule_wire::NodeError;
 
 /// An error of the native end of a client.
 #[derive(Debug, thiserror::Error)]

@@ -34,10 +34,10 @@ mod workers;
 
 pub use error::ClientError;
 pub use lead::Lead;
+pub use treadle_broadcast_node::{Arrival, CastError, Purpose, Traffic, Tree, What};
 pub use treadle_client::{
     Change, Contained, Content, Destination, Input, IsIntact, NewTask, Submission,
 };
-pub use treadle_node_broadcast::{Arrival, CastError, Purpose, Traffic, Tree, What};
 pub use treadle_scheduler::Stuck;
 
 use std::os::fd::BorrowedFd;
@@ -51,11 +51,11 @@ use treadle_messages::{FromClient, Hello};
 use treadle_net::{
     Address, ClusterId, Lane, NetError, Options, Peer, Poller, Received, Signal, Wait,
 };
-use treadle_node_wire::NodeError;
-use treadle_node_wire::{LARGEST_MESSAGE, Link, introduce};
-use treadle_node_wire::{SCHEDULER_TIMEOUT, to_scheduler};
 use treadle_reactor::leader::{Handover, Leadership};
 use treadle_reactor::thread::lock;
+use treadle_schedule_wire::NodeError;
+use treadle_schedule_wire::{LARGEST_MESSAGE, Link, introduce};
+use treadle_schedule_wire::{SCHEDULER_TIMEOUT, to_scheduler};
 use treadle_types::ClientId;
 
 use self::casts::Casts;

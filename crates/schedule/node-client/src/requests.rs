@@ -6,8 +6,8 @@ use treadle_client::Core;
 use treadle_client::{Content, Destination, Effects, Exhausted, Input, IsIntact, Submission};
 use treadle_messages::{Answer, Call, Definition, FromClient};
 use treadle_net::Wait;
-use treadle_node_wire::{NodeError, answer_fits, call_fits, fits};
 use treadle_reactor::thread::lock;
+use treadle_schedule_wire::{NodeError, answer_fits, call_fits, fits};
 
 use super::error::ClientError;
 use super::{Client, State, WAITING};

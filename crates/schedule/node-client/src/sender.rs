@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use treadle_messages::{FromClient, ToClient};
 use treadle_net::Peer;
-use treadle_node_wire::Link;
-use treadle_node_wire::NodeError;
 use treadle_reactor::SPIN;
+use treadle_schedule_wire::Link;
+use treadle_schedule_wire::NodeError;
 
 /// The sending half of the control connection. Messages that cannot leave yet wait here.
 #[derive(Debug)]

@@ -5,9 +5,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use treadle_broadcast::Runs;
+use treadle_broadcast_node::values::{self, Packed};
+use treadle_broadcast_node::{Arrival, Callbacks as _, Plane, Purpose, Tree, What};
 use treadle_net::Wait;
-use treadle_node_broadcast::values::{self, Packed};
-use treadle_node_broadcast::{Arrival, Callbacks as _, Plane, Purpose, Tree, What};
 use treadle_reactor::thread::{self, caught, lock};
 
 use super::casts::CastCallbacks;

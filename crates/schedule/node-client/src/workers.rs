@@ -10,7 +10,7 @@ use treadle_client::Load;
 use treadle_messages::Data;
 use treadle_net::pool::{Connection, Pool};
 use treadle_net::{Options, Poller, Received, Sending, Signal, Waker};
-use treadle_node_wire::{data, decode_data, encode_data};
+use treadle_schedule_wire::{data, decode_data, encode_data};
 use treadle_types::WorkerId;
 
 use super::Incoming;

@@ -136,7 +136,7 @@ fn engine(number: usize, arguments: &Arguments, directory: &TempDir) -> Worker {
         terminate: 0.0,
         resources: Vec::new(),
         info: Bytes::new(),
-        scheduler_timeout: treadle_node_wire::SCHEDULER_TIMEOUT,
+        scheduler_timeout: treadle_schedule_wire::SCHEDULER_TIMEOUT,
         store: treadle_store::Options::new(&own, store_limit(0)),
     };
     let mut wait = Wait {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use treadle_messages::Data;
 use treadle_net::{Incoming, NetError, Peer, Received, Wait};
-use treadle_node_wire::{data, encode_data};
 use treadle_reactor::thread::{self, caught, lock};
+use treadle_schedule_wire::{data, encode_data};
 use treadle_store::{Form, Frames, StoreError};
 use treadle_types::ObjectId;
 use treadle_worker::Event;

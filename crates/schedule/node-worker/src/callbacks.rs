@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_broadcast::CastId;
+use treadle_broadcast_node::Callbacks;
 use treadle_messages::FromWorker;
 use treadle_net::Wait;
-use treadle_node_broadcast::Callbacks;
-use treadle_node_shuffle as shuffle;
 use treadle_reactor::thread::lock;
 use treadle_shuffle::ToMaster;
+use treadle_shuffle_node as shuffle;
 use treadle_types::ClientId;
 
 use super::inner::Inner;

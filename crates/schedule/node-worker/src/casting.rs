@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use treadle_broadcast::CastId;
+use treadle_broadcast_node::{unpack, values};
 use treadle_messages::{Answer, Call};
-use treadle_node_broadcast::{unpack, values};
 use treadle_reactor::thread::{self, caught, lock};
 use treadle_store::Frames;
 use treadle_types::ObjectId;

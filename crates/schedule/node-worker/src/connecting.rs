@@ -5,13 +5,13 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::Instant;
 
+use treadle_broadcast_node::{self as broadcast, Plane, host_number};
 use treadle_host::{Service, ServiceHost};
 use treadle_messages::{Hello, Role};
 use treadle_net::{Lane, Offer, Peer, Wait};
-use treadle_node_broadcast::{self as broadcast, Plane, host_number};
-use treadle_node_shuffle as shuffle;
-use treadle_node_wire::{self as wire, NodeError, to_scheduler};
 use treadle_reactor::thread;
+use treadle_schedule_wire::{self as wire, NodeError, to_scheduler};
+use treadle_shuffle_node as shuffle;
 use treadle_store::Store;
 use treadle_types::WorkerId;
 use treadle_worker::Effects;

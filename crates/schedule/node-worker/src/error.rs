@@ -1,7 +1,7 @@
 //! Why a worker does not connect.
 
 use treadle_net::NetError;
-use treadle_node_wire::NodeError;
+use treadle_schedule_wire::NodeError;
 use treadle_store::StoreError;
 
 /// An error of [`Worker::connect`](crate::Worker::connect).

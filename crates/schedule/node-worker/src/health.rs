@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use treadle_broadcast_node::Plane;
 use treadle_memory::{
     KEPT, Ledger, Limits, Pool, Reclaim, Registration, Segments, Taken, resident,
 };
 use treadle_messages::FromWorker;
-use treadle_node_broadcast::Plane;
 use treadle_reactor::thread::lock;
 use treadle_store::Store;
 use treadle_types::Report;
@@ -75,7 +75,7 @@ pub(super) fn register(
     ledger: &Ledger,
     values: &Arc<Store>,
     plane: &Plane,
-    shuffles: &treadle_node_shuffle::Plane,
+    shuffles: &treadle_shuffle_node::Plane,
 ) -> [Registration; 3] {
     [
         ledger.register("values", Arc::<Store>::clone(values)),

@@ -10,16 +10,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use treadle_broadcast_node::Plane;
 use treadle_host::ServiceHost;
 use treadle_memory::Registration;
 use treadle_messages::{Definition, FromWorker, ToWorker};
 use treadle_net::{Lane, Peer, Wait};
-use treadle_node_broadcast::Plane;
-use treadle_node_shuffle::{self as shuffle};
-use treadle_node_wire::NodeError;
-use treadle_node_wire::{self as wire, Packet};
 use treadle_reactor::thread::{caught, lock};
+use treadle_schedule_wire::NodeError;
+use treadle_schedule_wire::{self as wire, Packet};
 use treadle_shuffle::AttemptId;
+use treadle_shuffle_node::{self as shuffle};
 use treadle_types::{Cause, ClientId, Command, ObjectId, WorkerId};
 use treadle_worker::{Effect, Effects, Event, Outcome};
 

@@ -7,7 +7,7 @@
 //! | `treadle-fetch` | gets values from other workers |
 //! | `treadle-serve` | connections of others, and values for them |
 //! | `treadle-bring`, one for a connection | what a client brings that has to wait for room in memory |
-//! | `treadle-shuffle`, `treadle-shuffle-disk` | once there was a shuffle: see [`treadle_node_shuffle`] |
+//! | `treadle-shuffle`, `treadle-shuffle-disk` | once there was a shuffle: see [`treadle_shuffle_node`] |
 //! | `treadle-trace` | while somebody traces: sends what was recorded |
 //!
 //! None of them runs Python, except that serialising a value that others ask for does.
@@ -38,7 +38,7 @@ pub use health::Health;
 pub use options::{Options, store_limit};
 pub use runs::Task;
 pub use tracing::{Ran, Tracing};
-pub use treadle_node_broadcast::{Cast, Next, Traffic, snapshot};
+pub use treadle_broadcast_node::{Cast, Next, Traffic, snapshot};
 pub use values::{Serving, Unserialisable, Value};
 
 use std::fmt;
@@ -50,8 +50,8 @@ use bytes::Bytes;
 use treadle_memory::Registration;
 use treadle_messages::{Answer, Call, FromWorker};
 use treadle_net::ClusterId;
-use treadle_node_shuffle as shuffle;
-use treadle_node_wire::{NodeError, answer_fits, call_fits};
+use treadle_schedule_wire::{NodeError, answer_fits, call_fits};
+use treadle_shuffle_node as shuffle;
 use treadle_store::{Live, PutError, StoreError};
 use treadle_types::{Cause, ClientId, ObjectId, WorkerId};
 use treadle_worker::{Event, Outcome, Status};

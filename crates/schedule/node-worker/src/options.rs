@@ -11,7 +11,7 @@ pub struct Options {
     /// Where the scheduler is.
     pub scheduler: Address,
     /// A scheduler that says nothing for so long is gone; see
-    /// [`SCHEDULER_TIMEOUT`](treadle_node_wire::SCHEDULER_TIMEOUT).
+    /// [`SCHEDULER_TIMEOUT`](treadle_schedule_wire::SCHEDULER_TIMEOUT).
     pub scheduler_timeout: Duration,
     /// Where to listen for those who want values.
     pub listen: Address,

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use treadle_messages::{Answer, Call, FromWorker};
 use treadle_net::Wait;
-use treadle_node_shuffle::{Activity, Done};
-use treadle_node_wire::trace::{BATCH, SWITCH};
 use treadle_reactor::clock;
 use treadle_reactor::thread::{self, lock};
+use treadle_schedule_wire::trace::{BATCH, SWITCH};
+use treadle_shuffle_node::{Activity, Done};
 use treadle_types::{ObjectId, Value, WorkerId};
 
 use super::Inner;

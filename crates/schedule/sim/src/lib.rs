@@ -28,7 +28,7 @@ pub use world::{Summary, simulate};
 pub fn guards() -> Vec<&'static str> {
     let scheduler = treadle_scheduler::Guard::ALL.iter();
     let scheduler = scheduler.map(|guard| guard.path());
-    let server = treadle_server::Guard::ALL.iter().map(|guard| guard.path());
+    let server = treadle_gateway::Guard::ALL.iter().map(|guard| guard.path());
     let client = treadle_client::Guard::ALL.iter().map(|guard| guard.path());
     let worker = treadle_worker::Guard::ALL.iter().map(|guard| guard.path());
     let process = Guard::ALL.iter().map(|guard| guard.path());

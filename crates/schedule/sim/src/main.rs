@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use treadle_broadcast_sim as broadcast;
+use treadle_shuffle_sim as shuffle;
 use treadle_sim::kernel::Trace;
 use treadle_sim::scaling;
-use treadle_sim_broadcast as broadcast;
-use treadle_sim_shuffle as shuffle;
 
 const USAGE: &str = "usage: treadle-sim --seed N [--without GUARD]     one seed, with its trace
        treadle-sim --seeds N [--start SEED] [--without GUARD]

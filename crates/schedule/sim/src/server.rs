@@ -5,9 +5,9 @@ use std::mem;
 use std::time::Duration;
 
 use foldhash::fast::SeedableRandomState;
+use treadle_gateway::{Core, Effect, Effects, Event, Node, Settings};
 use treadle_messages::{Call, FromClient, FromWorker, Hello, Role, ToClient, ToWorker};
 use treadle_scheduler::{Scheduler, TICK};
-use treadle_server::{Core, Effect, Effects, Event, Node, Settings};
 use treadle_types::{Cause, ClientId, Command, Holders, Place, Report, TaskId, Value, WorkerId};
 
 use crate::client::{decode_key, encode_key};

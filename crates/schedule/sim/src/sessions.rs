@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use treadle_gateway::Event;
 use treadle_messages::FromClient;
-use treadle_server::Event;
 use treadle_types::{ClientId, Value};
 
 use crate::client::decode_key;

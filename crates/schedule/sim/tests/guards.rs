@@ -2,8 +2,8 @@
 //! seeds, and for the right reason.
 
 use treadle_client::Guard as Client;
+use treadle_gateway::Guard as Server;
 use treadle_scheduler::Guard;
-use treadle_server::Guard as Server;
 use treadle_sim::kernel::assert_noticed;
 use treadle_sim::{Guard as Process, simulate};
 use treadle_worker::Guard as Worker;

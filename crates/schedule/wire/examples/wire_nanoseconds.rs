@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_messages::{Batch, FromClient, FromWorker, Standing, ToClient, ToWorker};
-use treadle_node_wire::{Decoder, Encoder, Message};
+use treadle_schedule_wire::{Decoder, Encoder, Message};
 use treadle_types::{
     Assignment, Attempt, ClientId, Command, Input, ObjectId, Place, Priority, Report, Returned,
     TaskId,

@@ -17,7 +17,7 @@
 //! | `writer` | transfers: what is pushed where, within which window, and the receipt |
 //! | `lease` | applications that are there, and what is cleaned when they are not |
 //! | `reader` | a partition: where to get it, and whether it is all of it |
-//! | `usage` | what processes did for a shuffle; `treadle-records` makes records of that |
+//! | `usage` | what processes did for a shuffle; `treadle-shuffle-history` makes records of that |
 //!
 //! The crate is pure: no IO, clock, threads or randomness.
 

@@ -6,7 +6,7 @@
 //!   member ───────────────────────▶ ShuffleMaster ◀──────────────── ShuffleServer
 //!     │    ◀───────────────────────               ────────────────▶     ▲
 //!     │      Welcome, Answer, ToNode, Met, Lost                         │
-//!     └──────────────── Push, Ask, Fetch (treadle-node-shuffle) ────────┘
+//!     └──────────────── Push, Ask, Fetch (treadle-shuffle-node) ────────┘
 //! ```
 //!
 //! | module | concept |

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use treadle_memory::{Pool, Segments};
 use treadle_net::{Address, ClusterId, Lane, NetError, Options, Peer, Wait};
-use treadle_node_shuffle::{Failure, Plane};
 use treadle_reactor::thread::{self, caught, lock};
 use treadle_shuffle::{AttemptId, Config, Generation, Tally, Tenant, ToMaster};
+use treadle_shuffle_node::{Failure, Plane};
 use treadle_shuffle_wire::decode_shuffled;
 use treadle_types::{Runs, WorkerId};
 

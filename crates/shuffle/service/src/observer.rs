@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Mutex, OnceLock};
 
-use treadle_node_shuffle::Done;
 use treadle_reactor::thread::lock;
+use treadle_shuffle_node::Done;
 
 /// Names of so many shuffles are kept. The oldest ones are forgotten first.
 const MOST: usize = 1024;

@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value as Json, json};
 use treadle_reactor::awake;
-use treadle_records::{Names, Phase, Record, Recorder};
 use treadle_shuffle::{MasterEffect, MasterEvent, Progress, ServerId, ShuffleId, Spec, ToNode};
+use treadle_shuffle_history::{Names, Phase, Record, Recorder};
 use treadle_types::{Value, WorkerId};
 
 /// Shuffles that have ended and are remembered.

@@ -12,9 +12,9 @@ use treadle_memory::{
     Consumer as _, Limits, Pool, Reclaim, Segments, Taken, kept, occupied, share_heap,
 };
 use treadle_net::{Address, Offer, Options, Wait};
-use treadle_node_shuffle::{self as shuffle, Plane, Stats, writing};
 use treadle_reactor::thread;
 use treadle_shuffle::Config;
+use treadle_shuffle_node::{self as shuffle, Plane, Stats, writing};
 use treadle_volume::Options as Files;
 
 use crate::member::{Holding, Member, MemberOptions, Shared};

@@ -1,10 +1,10 @@
 //! The stand-alone shuffle service survives what its seed does to it, and each guard is needed.
 
 use treadle_shuffle::Guard;
+use treadle_shuffle_sim::large::{Large, simulate_large};
+use treadle_shuffle_sim::overload::{Load, simulate_overload};
+use treadle_shuffle_sim::{Plan, Summary, simulate_plan, simulate_service};
 use treadle_sim_kernel::{Trace, assert_happened, assert_noticed, run_seeds};
-use treadle_sim_shuffle::large::{Large, simulate_large};
-use treadle_sim_shuffle::overload::{Load, simulate_overload};
-use treadle_sim_shuffle::{Plan, Summary, simulate_plan, simulate_service};
 
 const REPLAY: &str = "cargo run -p treadle-sim --release -- --service --seed $N";
 

@@ -1,8 +1,8 @@
 //! Shuffles survive what their seed does to them, and each guard is needed.
 
 use treadle_shuffle::Guard;
+use treadle_shuffle_sim::{Summary, simulate};
 use treadle_sim_kernel::{Trace, assert_happened, assert_noticed, run_seeds};
-use treadle_sim_shuffle::{Summary, simulate};
 
 const REPLAY: &str = "cargo run -p treadle-sim --release -- --shuffle --seed $N";
 

@@ -16,7 +16,7 @@ treadle_codec::generated! {
 }
 
 /// The kind of an object from a writer or a reader to a server: [`ToServer`](treadle_shuffle::ToServer), then the
-/// batch, if it brings one. Objects of other planes come on the same connections: `treadle-node-wire`
+/// batch, if it brings one. Objects of other planes come on the same connections: `treadle-schedule-wire`
 /// checks that no two kinds have one number.
 pub const TO_SERVER: u32 = 9;
 /// The kind of what the server says: [`FromServer`](treadle_shuffle::FromServer), then the rows, if it brings some.

@@ -3,7 +3,7 @@
 use crate::transfer::failed;
 use pyo3::exceptions::{PyConnectionError, PyConnectionRefusedError, PyOSError, PyValueError};
 use pyo3::prelude::*;
-use treadle_node_wire::NodeError;
+use treadle_schedule_wire::NodeError;
 
 /// The exception of what went wrong while `doing` something.
 pub(crate) fn raised(error: NodeError, doing: &str) -> PyErr {

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use treadle_host::pages::Options as Pages;
 use treadle_interpreter::refuse_forked;
-use treadle_node_server::{Options, Server as Native};
+use treadle_node_scheduler::{Options, Server as Native};
 use treadle_security::secret::Secret;
 
 /// How long a handshake of the scheduler's may take.

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use treadle_compress::Codec;
 use treadle_interpreter::{ProcessLocal, refuse_forked};
 use treadle_net::{Address, Options, Wait};
-use treadle_node_service::{
+use treadle_shuffle::Tenant;
+use treadle_shuffle_node::Plane;
+use treadle_shuffle_service::{
     MasterOptions, MemberOptions, ServerOptions, ServiceError, ShuffleMaster as Master,
     ShuffleServer as Server,
 };
-use treadle_node_shuffle::Plane;
-use treadle_shuffle::Tenant;
 
 use member::ShuffleMember;
 

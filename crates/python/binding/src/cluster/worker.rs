@@ -36,9 +36,9 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use steps::Steps;
 use treadle_interpreter::{fork, lock, refuse_forked};
-use treadle_node_wire::SCHEDULER_TIMEOUT;
 use treadle_node_worker::{ConnectError, End, EndCause, Options, Worker as Node, store_limit};
 use treadle_recipe as recipe;
+use treadle_schedule_wire::SCHEDULER_TIMEOUT;
 use treadle_types::{Cause, ObjectId};
 
 /// How long values wait for room in memory while the disk fails.

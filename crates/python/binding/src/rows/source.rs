@@ -4,9 +4,9 @@ use super::{Rows, failed};
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use treadle_memory::MemoryError;
-use treadle_node_shuffle::{Allocate, Arena, Failure, Source};
 use treadle_rows::{Arenas, RowsError, Wanted};
 use treadle_shuffle::Transfer;
+use treadle_shuffle_node::{Allocate, Arena, Failure, Source};
 use treadle_types::Runs;
 
 /// What the exception of a task is then, when the plane returns it.

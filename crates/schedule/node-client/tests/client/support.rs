@@ -6,7 +6,7 @@ use bytes::Bytes;
 use treadle_messages::{Data, FromClient, Hello, Role, Standing, ToClient, Welcome};
 use treadle_net::{Lane, Listener, Options, Peer, Received, Wait};
 use treadle_node_client::{Change, Client, Event, Fetched};
-use treadle_node_wire::{
+use treadle_schedule_wire::{
     HELLO, Link, WELCOME, data, decode_data, decode_hello, encode_data, encode_welcome,
 };
 use treadle_security::secret::Secret;

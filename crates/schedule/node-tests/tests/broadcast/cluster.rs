@@ -13,7 +13,7 @@ use treadle_net::{Address, Wait};
 use treadle_node_client::{
     Change, Client, Contained, Content, Destination, Event, Traffic, Tree, What,
 };
-use treadle_node_server::{self as server, Server};
+use treadle_node_scheduler::{self as server, Server};
 use treadle_node_worker::{Cast, Embedder, End, EndCause, Next, Options, Worker, store_limit};
 use treadle_security::secret::Secret;
 use treadle_types::{ClientId, ObjectId, Value};
@@ -114,7 +114,7 @@ pub(crate) fn worker(
         terminate: 0.0,
         resources: Vec::new(),
         info: Bytes::new(),
-        scheduler_timeout: treadle_node_wire::SCHEDULER_TIMEOUT,
+        scheduler_timeout: treadle_schedule_wire::SCHEDULER_TIMEOUT,
         store: treadle_store::Options::new(directory.path(), store_limit(memory)),
     };
     treadle_log::init();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_node_client::Change;
-use treadle_node_server::Server;
+use treadle_node_scheduler::Server;
 use treadle_types::Value;
 
 use cluster::{Caster, Engine, LONG, Notes, Run, server, soon};

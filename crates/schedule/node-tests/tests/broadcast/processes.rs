@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use treadle_node_server::Server;
+use treadle_node_scheduler::Server;
 
 use crate::cluster::{Caster, Engine, LONG, Run, server};
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use treadle_messages::{Call, Data, FromWorker, Leave, ToWorker};
 use treadle_net::Peer;
-use treadle_node_wire::{data, decode_data, encode_data};
 use treadle_node_worker::{End, EndCause};
+use treadle_schedule_wire::{data, decode_data, encode_data};
 use treadle_types::{Cause, Command, Holders, Place, Report, WorkerId};
 
 use script::{Function, LONG, Scheduler, assign, object, worker, worker_with};

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use treadle_messages::{Answer, Call, FromWorker, ToWorker, Welcome};
 use treadle_net::{Listener, Peer, Wait};
-use treadle_node_wire::{self as wire, HELLO, Link, WELCOME};
 use treadle_node_worker::{Embedder, Options, Task, Value, Worker};
+use treadle_schedule_wire::{self as wire, HELLO, Link, WELCOME};
 use treadle_security::secret::Secret;
 use treadle_store::{Frames, Live};
 use treadle_types::{
@@ -281,7 +281,7 @@ pub(crate) fn worker_with(
         terminate: 0.0,
         resources: Vec::new(),
         info: Bytes::new(),
-        scheduler_timeout: treadle_node_wire::SCHEDULER_TIMEOUT,
+        scheduler_timeout: treadle_schedule_wire::SCHEDULER_TIMEOUT,
         store,
     };
     let connecting = std::thread::spawn(move || Worker::connect(options, &mut soon()).unwrap());

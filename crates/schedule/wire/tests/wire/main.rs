@@ -11,7 +11,7 @@ use treadle_messages::{
     Batch, FromClient, FromWorker, Hello, Registration, ToClient, ToWorker, Welcome,
 };
 use treadle_net::SMALL;
-use treadle_node_wire::{
+use treadle_schedule_wire::{
     Decoder, Encoder, Message, PROTOCOL, WireError, decode_hello, decode_welcome, encode_hello,
     encode_hello_of, encode_welcome,
 };

@@ -12,11 +12,11 @@ use tempfile::TempDir;
 use treadle_compress::Codec;
 use treadle_memory::Consumer as _;
 use treadle_net::{Options, Peer, Wait};
-use treadle_node_shuffle::{Allocate, Arena, Failure, SERVICE, Source};
 use treadle_rows::Wanted;
 use treadle_shuffle::{
     AttemptId, Config, Fetch, Generation, GroupId, MapRange, Tally, ToMaster, ToServer, Transfer,
 };
+use treadle_shuffle_node::{Allocate, Arena, Failure, SERVICE, Source};
 use treadle_shuffle_wire::{TO_SERVER, encode_shuffled};
 use treadle_types::Runs;
 

@@ -13,14 +13,14 @@ use tempfile::TempDir;
 use treadle_compress::Codec;
 use treadle_host::{Service, ServiceHost};
 use treadle_net::{Offer, Options};
-use treadle_node_shuffle::{
-    Allocate, Arena, Callbacks, Done, Failure, Packed, Plane, ReadRows, SERVICE, Source, Waiter,
-};
 use treadle_rows::{Arenas, Column, Field, Format, Input, Integer, Partitions, Wanted};
 use treadle_security::secret::Secret;
 use treadle_shuffle::{
     AttemptId, Commit, Config, Generation, Master, MasterEffect, MasterEvent, Receipt, ServerId,
     ShuffleId, Spec, Tenant, ToMaster, Transfer,
+};
+use treadle_shuffle_node::{
+    Allocate, Arena, Callbacks, Done, Failure, Packed, Plane, ReadRows, SERVICE, Source, Waiter,
 };
 use treadle_types::{Runs, WorkerId};
 

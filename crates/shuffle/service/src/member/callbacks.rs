@@ -6,9 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tracing::warn;
-use treadle_node_shuffle::{Callbacks, Done, Waiter};
 use treadle_reactor::thread::lock;
 use treadle_shuffle::ToMaster;
+use treadle_shuffle_node::{Callbacks, Done, Waiter};
 use treadle_shuffle_wire::encode_shuffled;
 
 use super::Shared;

@@ -16,13 +16,13 @@ use treadle_compress::Codec;
 use treadle_interpreter::{ProcessLocal, refuse_forked};
 use treadle_memory::Registration;
 use treadle_net::Wait;
-use treadle_node_service::{About, Member, MemberOptions, Observer};
-use treadle_node_shuffle::{Done, Failure, Packed, Plane, Source};
 use treadle_node_worker::Tracing;
 use treadle_reactor::thread::lock;
 use treadle_shuffle::{
     ApplicationId, Commit, Generation, MapRange, Receipt, ShuffleId, Tally, Tenant, Transfer,
 };
+use treadle_shuffle_node::{Done, Failure, Packed, Plane, Source};
+use treadle_shuffle_service::{About, Member, MemberOptions, Observer};
 use treadle_shuffle_wire::{decode_shuffled, encode_shuffled};
 use treadle_types::Runs;
 

@@ -13,9 +13,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use treadle_memory::Registration;
-use treadle_node_shuffle::{Failure, Plane, ReadRows};
 use treadle_node_worker::Tracing;
 use treadle_shuffle::{AttemptId, Commit, Generation, ReadPiece, Receipt, ShuffleId, Transfer};
+use treadle_shuffle_node::{Failure, Plane, ReadRows};
 use treadle_shuffle_wire::{decode_shuffled, encode_shuffled};
 use treadle_types::{Attempt, ObjectId};
 

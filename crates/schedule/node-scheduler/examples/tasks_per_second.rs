@@ -2,7 +2,7 @@
 //! sockets, with tasks that take no time.
 //!
 //! ```sh
-//! cargo run --release -p treadle-node-server --example tasks_per_second -- [shapes…] [tasks] [workers…]
+//! cargo run --release -p treadle-node-scheduler --example tasks_per_second -- [shapes…] [tasks] [workers…]
 //! ```
 //!
 //! The scheduler runs in this process and nothing else does, so its thread's processor time is told
@@ -19,8 +19,8 @@ use treadle_messages::{
     Batch, Definition, FromClient, FromWorker, Hello, Role, Standing, ToClient, ToWorker,
 };
 use treadle_net::{Address, Lane, Options, Peer, Poller, Wait};
-use treadle_node_server::Server;
-use treadle_node_wire::{Link, Packet, introduce};
+use treadle_node_scheduler::Server;
+use treadle_schedule_wire::{Link, Packet, introduce};
 use treadle_security::secret::Secret;
 use treadle_types::value::put_varint;
 use treadle_types::{ClientId, Command as Instruction, Report, Returned, Value};
@@ -63,7 +63,7 @@ fn main() {
     }
     println!("workers  shape        tasks  CPU µs/task  of the process  tasks/s    B/task");
     for workers in workers {
-        let server = Server::start(treadle_node_server::Options {
+        let server = Server::start(treadle_node_scheduler::Options {
             net: net(),
             // The workers say nothing while they do nothing.
             worker_timeout: Duration::from_secs(60),

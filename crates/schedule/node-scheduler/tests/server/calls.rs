@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use treadle_messages::{Answer, Call, FromClient, FromWorker, Leave, Role, Standing, ToClient};
-use treadle_node_server::{Options, Server};
+use treadle_node_scheduler::{Options, Server};
 use treadle_types::Value;
 
 use crate::support::{Client, Cluster, Task, key, kwargs, task, texts};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use treadle_messages::{Call, FromClient, FromWorker, Registration, Role, ToWorker};
 use treadle_net::Peer;
-use treadle_node_wire::{Link, introduce};
+use treadle_schedule_wire::{Link, introduce};
 use treadle_shuffle::{
     AttemptId, Commit, CommitError, Generation, Plan, Receipt, Share, ShuffleId, Tally, ToMaster,
     ToNode, Transfer, Verdict,

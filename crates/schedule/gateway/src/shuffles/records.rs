@@ -7,9 +7,9 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use treadle_records::{Names, Phase, Record, Recorder, Trouble};
 use treadle_scheduler::State;
 use treadle_shuffle::ShuffleId;
+use treadle_shuffle_history::{Names, Phase, Record, Recorder, Trouble};
 use treadle_types::{Cause, Failure, TaskId, Value, WorkerId};
 
 use super::registry::Name;

@@ -5,13 +5,13 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use tracing::{debug, error, warn};
+use treadle_gateway::{Core, Effect, Effects, Event, Node, error_text};
 use treadle_messages::{Answer, Call, FromClient, FromWorker, Leave, ToClient, ToWorker, Welcome};
 use treadle_net::{NetError, Peer};
-use treadle_node_wire::{
+use treadle_reactor::awake;
+use treadle_schedule_wire::{
     HELLO, LARGEST_MESSAGE, Link, NodeError, Packet, WELCOME, decode_hello, encode_welcome,
 };
-use treadle_reactor::awake;
-use treadle_server::{Core, Effect, Effects, Event, Node, error_text};
 use treadle_types::{Cause, ClientId, Report, WorkerId};
 
 use super::links::{ClientLink, Connection, Links, WorkerLink};

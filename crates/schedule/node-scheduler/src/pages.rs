@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use prometheus_client::encoding::text::encode_registry;
 use treadle_host::pages::{Options, Page, PageServer, Refusals, Text};
-use treadle_node_wire::NodeError;
+use treadle_schedule_wire::NodeError;
 
 use super::hub::Hub;
 use super::mailbox::{Mailbox, PageRequest};

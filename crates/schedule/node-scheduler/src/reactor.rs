@@ -5,11 +5,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use foldhash::fast::SeedableRandomState;
 use tracing::{dispatcher, error, warn};
+use treadle_gateway::{Core, Settings};
 use treadle_net::{ClusterId, Lane, Listener, Peer, Poller, Wait};
-use treadle_node_wire::NodeError;
 use treadle_reactor::thread::{self, caught, lock};
+use treadle_schedule_wire::NodeError;
 use treadle_scheduler::TICK;
-use treadle_server::{Core, Settings};
 
 use super::hub::Hub;
 use super::mailbox::{Mailbox, PageRequest};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use treadle_messages::{Batch, Call, Definition, FromClient, FromWorker, Role, ToClient, Welcome};
 use treadle_net::{Address, Peer};
-use treadle_node_wire::{
+use treadle_schedule_wire::{
     Encoder, HELLO, MESSAGES, Message, PROTOCOL, decode_welcome, encode_hello_of, introduce,
 };
 use treadle_types::{Attempt, Cause, ClientId, ObjectId, Report, TaskId, Value};

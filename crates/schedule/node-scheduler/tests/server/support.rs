@@ -11,9 +11,9 @@ use treadle_messages::{
     Answer, Batch, Call, Definition, FromClient, Hello, Role, Standing, TaskOptions, ToClient,
 };
 use treadle_net::{Address, NetError, Peer, Poller, Wait};
-use treadle_node_server::{Options, Server};
-use treadle_node_wire::NodeError;
-use treadle_node_wire::{Link, Packet, introduce};
+use treadle_node_scheduler::{Options, Server};
+use treadle_schedule_wire::NodeError;
+use treadle_schedule_wire::{Link, Packet, introduce};
 use treadle_types::value::put_varint;
 use treadle_types::{ClientId, Value};
 

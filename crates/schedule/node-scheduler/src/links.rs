@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::mem;
 use std::time::Duration;
 
+use treadle_gateway::Node;
 use treadle_messages::{FromClient, FromWorker, ToClient, ToWorker};
 use treadle_net::Peer;
-use treadle_node_wire::{LONGEST_HELLO, Link};
-use treadle_server::Node;
+use treadle_schedule_wire::{LONGEST_HELLO, Link};
 use treadle_types::{ClientId, Command, WorkerId};
 
 /// How long a node may take for its first words.

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use treadle_broadcast::Settled;
 use treadle_messages::{Answer, FromWorker, Hello, Leave, Role, ToWorker};
 use treadle_net::{Address, Lane, Options, Peer, Poller, Signal, Wait};
-use treadle_node_wire::{Link, Packet, introduce};
+use treadle_schedule_wire::{Link, Packet, introduce};
 use treadle_types::value::Reader;
 use treadle_types::{
     Assignment, Cause, ClientId, Command, Input, ObjectId, Place, Report, Returned, Value, WorkerId,

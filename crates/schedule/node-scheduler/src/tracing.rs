@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use treadle_gateway::{Arguments, Node, OperationError, dict, int};
 use treadle_messages::{Batch, Call, ToWorker};
-use treadle_node_wire::trace::{BATCH, SWITCH};
 use treadle_reactor::clock;
+use treadle_schedule_wire::trace::{BATCH, SWITCH};
 use treadle_scheduler::State;
-use treadle_server::{Arguments, Node, OperationError, dict, int};
 use treadle_types::{Cause, ClientId, Value, WorkerId};
 
 use super::hub::Hub;

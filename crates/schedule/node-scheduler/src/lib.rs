@@ -1,4 +1,4 @@
-//! The scheduler's process, without Python: [`treadle_server`], the pure core, with sockets, pages over
+//! The scheduler's process, without Python: [`treadle_gateway`], the pure core, with sockets, pages over
 //! HTTP and logs.
 //!
 //! One thread holds everything: it waits for any of the connections, takes what has arrived on them,
@@ -28,9 +28,9 @@ use std::time::{Duration, Instant};
 
 use treadle_host::pages::{Options as Pages, PageServer};
 use treadle_net::{Address, ClusterId};
-use treadle_node_wire as wire;
-use treadle_node_wire::NodeError;
 use treadle_reactor::thread::lock;
+use treadle_schedule_wire as wire;
+use treadle_schedule_wire::NodeError;
 use treadle_scheduler::Config;
 
 use mailbox::Mailbox;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use treadle_server::{Arguments, Node, dict, int};
+use treadle_gateway::{Arguments, Node, dict, int};
 use treadle_types::{Report, Symbol, Value, WorkerId};
 
 use super::hub::Hub;

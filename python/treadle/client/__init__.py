@@ -13,14 +13,13 @@ except ImportError as error:
         "run `pip install 'distributed>=2025.11'`, or `pip install '.[cluster]'` in a clone"
     ) from error
 
-import dask.config
-
 from treadle.client import _dispatch, _feed
 from treadle.client._client import Client
 from treadle.client._completed import as_completed
 from treadle.client._future import Future
 from treadle.client._progress import progress
 from treadle.cluster._local_cluster import LocalCluster
+from treadle.errors import _own_frames
 from treadle.errors._failures import ActorLost, DataLost, InputUnavailable, WorkerLost
 
 __all__ = [
@@ -41,14 +40,4 @@ _feed.register()
 _dispatch.register()
 LocalCluster.client_class = Client
 
-# In a user's traceback, frames of the client are as uninteresting as distributed's.
-_hidden = dask.config.get("admin.traceback.shorten")
-dask.config.update_defaults(
-    {
-        "admin": {
-            "traceback": {
-                "shorten": [*_hidden, r"treadle[\\\/](client|cluster|common|errors)[\\\/]"]
-            }
-        }
-    }
-)
+_own_frames.shorten(_own_frames.CLIENT)

@@ -1,1 +1,4 @@
-"""``LocalCluster``: a scheduler in this process and workers of this machine, and worker processes that are looked after."""
+"""``LocalCluster``, and worker processes from outside: started, watched, started again, forked from a template.
+
+``treadle worker`` and ``treadle.hosting`` use them, too.
+"""

@@ -1,1 +1,4 @@
-"""Exceptions: of tasks as they travel, of keys without a value, of what is not served."""
+"""How exceptions of tasks are pickled and sent, and those for keys that are lost, cancelled or not served.
+
+What users catch is in ``treadle`` itself.
+"""

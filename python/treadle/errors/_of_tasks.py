@@ -27,7 +27,7 @@ from distributed.utils import truncate_exception
 from treadle import _core
 from treadle._compat.dask import task_spec
 from treadle._compat.distributed import worker_module
-from treadle.errors import _tracebacks
+from treadle.errors import _own_frames, _tracebacks
 from treadle.errors._reduced import Careful, bare, reduce, remade, traceback_of
 from treadle.pickling import _by_value, _whole
 from treadle.pickling._spawned import SCRIPT
@@ -40,13 +40,9 @@ __all__ = [
 _LARGEST = 1 << 20
 _LONGEST_TRACEBACK = 64 * 1024
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-
 # Files whose frames lie between the engine and the user's function.
 _HIDDEN = (
-    os.path.join(_PACKAGE, "_loop.py"),
-    os.path.join(_PACKAGE, "sidecar", ""),
-    os.path.join(_PACKAGE, "worker", ""),
+    *_own_frames.between(),
     worker_module.__file__,
     task_spec.__file__,
     os.path.join(os.path.dirname(concurrent.futures.__file__), ""),

@@ -7,10 +7,9 @@ from types import TracebackType
 
 import dask.config
 
-__all__ = ["shortened"]
+from treadle.errors._own_frames import WAITS
 
-# What `admin.traceback.shorten` calls distributed's client and worker is here Treadle's.
-_OWN = r"treadle[\\\/](client|cluster|common|errors|local|pickling|scheduler|tracing|worker)[\\\/]"
+__all__ = ["shortened"]
 
 
 class shortened:
@@ -33,7 +32,7 @@ class shortened:
         paths = dask.config.get("admin.traceback.shorten")
         if error is None or traceback is None or not paths:
             return
-        cut = re.compile(".*(" + "|".join([*paths, _OWN]) + ")")
+        cut = re.compile(".*(" + "|".join([*paths, WAITS]) + ")")
         kept, current = traceback, traceback.tb_next
         while current is not None:
             if current.tb_next is None or not cut.match(current.tb_frame.f_code.co_filename):

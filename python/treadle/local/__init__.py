@@ -1,1 +1,1 @@
-"""Graphs in this process: what a ``get`` is given, its order, its steps."""
+"""Parts of the schedulers in this process (``treadle.threaded``, ``sync``, ``processes``), and ``treadle.install``."""

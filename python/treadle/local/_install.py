@@ -12,6 +12,7 @@ import dask.config
 from dask.base import named_schedulers
 
 from treadle import processes, sync, threaded
+from treadle.errors import _own_frames
 
 __all__ = ["install", "installed", "uninstall"]
 
@@ -31,20 +32,7 @@ _NAMES = {
 #: Dask's names of its scheduler on processes, which are Treadle's while that is installed.
 _OF_PROCESSES = {name: _schedulers[name] for name in ("processes", "multiprocessing")}
 
-# Dask hides its own frames in a user's traceback; Treadle's are as uninteresting.
-_HIDDEN = dask.config.get("admin.traceback.shorten")
-dask.config.update_defaults(
-    {
-        "admin": {
-            "traceback": {
-                "shorten": [
-                    *_HIDDEN,
-                    r"treadle[\\\/](sync|threaded|processes|local[\\\/]_stages|local[\\\/]_steps)\.py",
-                ]
-            }
-        }
-    }
-)
+_own_frames.shorten(_own_frames.LOCAL)
 
 _ABSENT: Any = object()
 

@@ -1,4 +1,7 @@
-"""The scheduler's Python side: distributed's locks, queues, variables and so on, and plugins."""
+"""The sidecar: the Python side of the native scheduler. No scheduling happens here.
+
+It has distributed's locks, queues, variables and so on, plugins, and what ``run_on_scheduler`` acts on.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Recordings of a cluster: which task ran where and when, and which object went where."""
+"""``treadle.trace``: recordings of this process and of clusters, in the Chrome trace format."""

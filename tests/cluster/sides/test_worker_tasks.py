@@ -26,6 +26,7 @@ from python_sides import ADDRESS, SOON, Hub, HubClient, HubWorker
 
 import treadle
 from treadle.errors import _of_tasks as errors
+from treadle.errors import _own_frames
 from treadle.scheduler import Sidecar
 from treadle.worker import blocking
 
@@ -208,6 +209,10 @@ def test_the_frames_of_the_engine_are_not_in_a_coroutines_traceback(worker: HubW
         worker.run(fails)
     _, shown = errors.load(errors.dump(caught.value.with_traceback(_of_the_future(caught.value))))
     assert [frame.name for frame in traceback.extract_tb(shown)] == ["fails"]
+
+
+def test_files_whose_frames_are_hidden_are_there() -> None:
+    assert all(Path(place).exists() for place in _own_frames.between())
 
 
 def _of_the_future(error: BaseException) -> Any:

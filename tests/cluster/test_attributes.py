@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import traceback
 from typing import Any
 
 import distributed
@@ -140,14 +139,6 @@ def test_periodic_callbacks_of_a_worker_end_with_it():
     assert callback.is_running()
     client.close()
     assert not callback.is_running()
-
-
-def test_an_error_at_the_scheduler_shows_the_frames_of_users_alone(client):
-    with pytest.raises(ValueError, match="it failed") as caught:
-        client.run_on_scheduler(fail, "it failed")
-    frames = traceback.extract_tb(caught.value.__traceback__)
-    at_scheduler = [frame for frame in frames if "treadle/scheduler" in frame.filename]
-    assert (at_scheduler, frames[-1].name) == ([], "fail")
 
 
 def test_what_the_scheduler_serves(client):

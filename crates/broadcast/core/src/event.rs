@@ -60,14 +60,12 @@ pub enum Event {
     ClientGone(ClientId),
     /// The answer to [`Effect::Reserve`].
     Reserved {
-        /// The cast.
         cast: CastId,
         /// Whether there is memory; if not, why.
         result: Result<(), Arc<str>>,
     },
     /// The engine has finished a cast; its result has so many bytes.
     Ran {
-        /// The cast.
         cast: CastId,
         /// Bytes of the result, which is a value or an exception; 0 says that there is nothing to
         /// say.
@@ -77,19 +75,9 @@ pub enum Event {
     /// [`Effect::Stop`].
     Withdrawn(CastId),
     /// The engine wrote something while it runs this cast.
-    Wrote {
-        /// The cast.
-        cast: CastId,
-        /// What.
-        text: Bytes,
-    },
+    Wrote { cast: CastId, text: Bytes },
     /// The top's answer to [`Effect::Ask`]: its [`Relay::settled`](crate::Relay::settled).
-    Settled {
-        /// The session.
-        session: ClientId,
-        /// What is settled.
-        settled: Settled,
-    },
+    Settled { session: ClientId, settled: Settled },
     /// Time passed; see [`Relay::next_deadline`](crate::Relay::next_deadline).
     Tick,
 }
@@ -106,7 +94,6 @@ pub enum Effect {
     /// before anything else: chunks that come before the answer are not wanted. It can be asked for
     /// again, when a payload that was to be mapped must be received.
     Reserve {
-        /// The cast.
         cast: CastId,
         /// Bytes.
         size: u64,
@@ -118,7 +105,6 @@ pub enum Effect {
     StorePayload(CastId),
     /// Keep the results of these engines that came with the event.
     StoreResults {
-        /// The cast.
         cast: CastId,
         /// Ids of workers.
         engines: Runs,
@@ -129,7 +115,6 @@ pub enum Effect {
     Run(CastId),
     /// The engine is not to run this, if it has not begun: [`Event::Withdrawn`].
     Stop {
-        /// The cast.
         cast: CastId,
         /// If it has begun, interrupt it.
         interrupt: bool,

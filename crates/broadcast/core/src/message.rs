@@ -15,7 +15,6 @@ use crate::{Runs, Shape};
 /// One call of a session to some engines.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CastId {
-    /// Whose.
     pub session: ClientId,
     /// From 1, increasing by one.
     pub number: u64,
@@ -33,7 +32,6 @@ pub enum Neighbour {
 /// An engine, and how to reach it. An id never changes its meaning.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Member {
-    /// Its id.
     pub worker: WorkerId,
     /// Nodes with the same number share memory.
     pub host: u32,
@@ -57,7 +55,6 @@ pub struct Version {
 /// message.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Offer {
-    /// The cast.
     pub cast: CastId,
     /// Ids of workers. The neighbour has been [introduced](Message::Introduce) to all of them.
     pub members: Runs,
@@ -127,7 +124,6 @@ pub struct CastResult {
 pub struct Output {
     /// The cast's number.
     pub number: u64,
-    /// Who.
     pub engine: WorkerId,
     /// What: the nodes on the way do not look at it.
     pub text: Bytes,
@@ -142,7 +138,6 @@ pub enum Message {
     Offer(Box<Offer>),
     /// Down: bytes of the payload, which travel in the same message.
     Chunk {
-        /// The cast.
         cast: CastId,
         /// Where they begin.
         offset: u64,
@@ -150,55 +145,40 @@ pub enum Message {
         length: u32,
     },
     /// Down, within a host: the whole payload, as memory that comes with the message.
-    Mapping {
-        /// The cast.
-        cast: CastId,
-    },
+    Mapping { cast: CastId },
     /// Up: send me the payload from this offset; its size: send me no more.
     Want {
-        /// The cast.
         cast: CastId,
         /// The first byte that is wanted.
         offset: u64,
     },
     /// Up: the payload is here up to this offset.
     Have {
-        /// The cast.
         cast: CastId,
         /// The first byte that is not here.
         offset: u64,
     },
     /// Up: you are responsible for these members again.
     Decline {
-        /// The cast.
         cast: CastId,
         /// Ids of workers.
         members: Runs,
     },
     /// Up: results, many in one message. Without any: the sender is there, and owes some.
     Results {
-        /// The session.
         session: ClientId,
-        /// The results.
         results: Vec<CastResult>,
     },
     /// Up: text that engines wrote.
     Outputs {
-        /// The session.
         session: ClientId,
         /// The text, in order for each engine.
         outputs: Vec<Output>,
     },
     /// Both ways: casts that need not be kept any more.
-    Settled {
-        /// The session.
-        session: ClientId,
-        /// Which.
-        settled: Settled,
-    },
+    Settled { session: ClientId, settled: Settled },
     /// Down: members that have not begun answer that they are aborted.
     Abort {
-        /// The cast.
         cast: CastId,
         /// A member that has begun is interrupted.
         interrupt: bool,

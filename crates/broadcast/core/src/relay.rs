@@ -36,12 +36,10 @@ use crate::{
 pub enum Me {
     /// The top of a session.
     Top {
-        /// The session.
         session: ClientId,
         /// The number of its host, if engines can be there with whom it shares memory.
         host: Option<u32>,
     },
-    /// An engine.
     Engine(Member),
 }
 
@@ -63,9 +61,7 @@ pub enum Violation {
     /// A message that breaks the protocol.
     #[error("{from:?} broke the protocol: {reason}")]
     Protocol {
-        /// Who.
         from: Neighbour,
-        /// How.
         reason: &'static str,
     },
 }

@@ -14,7 +14,6 @@ use super::payload::Payload;
 /// What an engine is to do.
 #[derive(Debug)]
 pub struct Cast {
-    /// Whose.
     pub client: ClientId,
     /// The client's number.
     pub number: u64,
@@ -25,7 +24,6 @@ pub struct Cast {
 /// What a thread that waits for a cast gets.
 #[derive(Debug)]
 pub enum Next {
-    /// A cast.
     Cast(Cast),
     /// Something else wants the thread.
     Nudged,

@@ -13,7 +13,6 @@ pub struct Packed {
     pub object: u64,
     /// Of the serialised form.
     pub kind: u32,
-    /// Its bytes.
     pub frames: Vec<Bytes>,
 }
 

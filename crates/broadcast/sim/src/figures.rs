@@ -27,7 +27,6 @@ pub struct Push {
     pub most: f64,
     /// What the client sent: messages and bytes.
     pub sent: (u64, u64),
-    /// What it received.
     pub received: (u64, u64),
 }
 

@@ -23,7 +23,6 @@ treadle_sim_kernel::counters! {
 pub struct Summary {
     /// Things that happened.
     pub steps: u64,
-    /// Casts.
     pub casts: u64,
     /// Runs of engines.
     pub runs: u64,

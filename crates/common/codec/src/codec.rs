@@ -16,7 +16,6 @@ use crate::{Cells, Column, Columns, Detacher, Kept, MOST_LISTED, Rows, WireError
 /// moved several times. Reading an assignment with two inputs took 178 ns then, and takes 121 ns so
 /// (`crates/schedule/wire/examples/wire_nanoseconds.rs`).
 pub trait Codec {
-    /// A value.
     type Value;
     /// The columns of values that are written.
     type Columns: Columns;

@@ -42,7 +42,7 @@ pub use wire_error::WireError;
 macro_rules! generated {
     ($(#[$doc:meta])* $name:ident, $package:literal) => {
         $(#[$doc])*
-        #[allow(missing_docs, unreachable_pub, dead_code, clippy::all)]
+        #[allow(unreachable_pub, dead_code, clippy::all)]
         pub mod $name {
             include!(concat!(env!("OUT_DIR"), "/treadle.", $package, ".rs"));
         }

@@ -21,14 +21,10 @@ pub enum WireError {
     },
     /// An integer is not in its shortest form, or has more than 64 bits.
     #[error("a malformed integer in the column {column:?}")]
-    Integer {
-        /// The column.
-        column: &'static str,
-    },
+    Integer { column: &'static str },
     /// A number has no meaning here.
     #[error("{value} cannot be in the column {column:?}")]
     Range {
-        /// The column.
         column: &'static str,
         /// The number.
         value: u64,

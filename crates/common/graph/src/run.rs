@@ -59,7 +59,6 @@ pub enum RunError {
     /// The task is in no state for this event.
     #[error("{task:?} is {status:?}: it cannot be {event}")]
     Impossible {
-        /// The task.
         task: TaskId,
         /// Where it stands.
         status: Status,
@@ -111,7 +110,6 @@ impl Run {
         run
     }
 
-    /// The graph.
     #[inline]
     pub fn graph(&self) -> &Graph {
         &self.graph

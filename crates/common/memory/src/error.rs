@@ -32,7 +32,6 @@ pub enum MemoryError {
     /// The kernel refused.
     #[error("{call} of {len} bytes: {errno}")]
     System {
-        /// Which call.
         call: &'static str,
         /// Of so much.
         len: usize,
@@ -51,7 +50,6 @@ pub enum MemoryError {
     OutOfBounds {
         /// Where the announced range starts.
         offset: u64,
-        /// Its length.
         length: u64,
         /// How much there is.
         size: u64,

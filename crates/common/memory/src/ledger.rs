@@ -47,7 +47,6 @@ impl Usage {
         }
     }
 
-    /// All of it.
     pub fn used(self) -> u64 {
         self.fixed.saturating_add(self.reclaimable.unwrap_or(0))
     }
@@ -67,7 +66,6 @@ pub struct Stock {
 /// Where a consumer stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Account {
-    /// Who it is.
     pub name: &'static str,
     /// What it keeps.
     pub usage: Usage,

@@ -67,10 +67,7 @@ pub enum SecretError {
     },
     /// The path is a directory, a device, or the like.
     #[error("{} is no regular file: name the secret's file in {SECRET_FILE_VARIABLE}", .path.display())]
-    NotAFile {
-        /// The path.
-        path: PathBuf,
-    },
+    NotAFile { path: PathBuf },
     /// There is no directory for the user's files.
     #[error("no home directory to keep the secret in: name a file in {SECRET_FILE_VARIABLE}")]
     NoHome,

@@ -34,7 +34,6 @@ pub enum Command {
         object: ObjectId,
         /// Its size in bytes.
         nbytes: u64,
-        /// Where it is.
         holders: Holders,
     },
 }

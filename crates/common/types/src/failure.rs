@@ -15,7 +15,6 @@ pub enum Cause {
     OutOfMemory,
     /// Its tasks took more memory than its limit.
     MemoryLimit,
-    /// A signal.
     Signal(i32),
     /// It exited by itself, with this code.
     Exited(i32),
@@ -82,7 +81,6 @@ pub enum Failure {
     Unavailable {
         /// The task that has no value.
         task: TaskId,
-        /// The input.
         input: TaskId,
     },
 }

@@ -21,9 +21,7 @@ impl Attempt {
 /// A value: what one attempt of a task returned. Also names the attempt itself.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId {
-    /// The task.
     pub task: TaskId,
-    /// The attempt.
     pub attempt: Attempt,
 }
 

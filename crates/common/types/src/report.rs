@@ -13,7 +13,6 @@ pub enum Report {
     Finished {
         /// The task's attempt, and its value.
         object: ObjectId,
-        /// What it returned.
         value: Returned,
         /// How long the function ran.
         duration: Duration,
@@ -37,7 +36,6 @@ pub enum Report {
     Unavailable {
         /// The attempt that was given back.
         object: ObjectId,
-        /// The input.
         input: ObjectId,
         /// Who was asked for it, in vain.
         tried: Holders,
@@ -48,7 +46,6 @@ pub enum Report {
     Immovable {
         /// The attempt that was given back.
         object: ObjectId,
-        /// The input.
         input: ObjectId,
         /// What its holder said, as if the task had raised it; opaque to the scheduler.
         error: Bytes,

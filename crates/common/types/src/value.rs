@@ -14,7 +14,6 @@ use crate::varint::{self, VarintError};
 pub use crate::varint::put as put_varint;
 
 /// The tags of the values.
-#[allow(missing_docs)]
 pub mod tag {
     pub const NONE: u8 = 0;
     pub const TRUE: u8 = 1;
@@ -52,15 +51,10 @@ pub enum Value {
     Bool(bool),
     /// An integer of 64 bits; larger ones are pickled.
     Int(i64),
-    /// A float.
     Float(f64),
-    /// A string.
     Str(String),
-    /// Bytes.
     Bytes(Vec<u8>),
-    /// A tuple.
     Tuple(Vec<Value>),
-    /// A list.
     List(Vec<Value>),
     /// A dictionary, in the order of insertion.
     Dict(Vec<(Value, Value)>),

@@ -88,7 +88,6 @@ impl Directory {
         }
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -11,7 +11,6 @@ pub enum Mode {
     New,
     /// To write to one that is there.
     Write,
-    /// To read.
     Read,
 }
 

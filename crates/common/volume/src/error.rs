@@ -58,7 +58,6 @@ pub enum VolumeError {
         file.display()
     )]
     Length {
-        /// The file.
         file: PathBuf,
         /// The bytes that were written.
         expected: u64,
@@ -68,7 +67,6 @@ pub enum VolumeError {
     /// A range that a file does not have: a mistake of whoever asked.
     #[error("{} has {length} bytes: there are no {wanted} from {offset} on", file.display())]
     Range {
-        /// The file.
         file: PathBuf,
         /// The first byte that was asked for.
         offset: u64,

@@ -39,7 +39,6 @@ impl File {
         }))
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.0.path
     }

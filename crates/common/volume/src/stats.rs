@@ -21,7 +21,6 @@ pub struct Stats {
 /// Where a directory of a volume stands.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DirectoryStats {
-    /// Where it is.
     pub path: PathBuf,
     /// Bytes of its files.
     pub used: u64,

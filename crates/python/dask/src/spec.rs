@@ -123,15 +123,11 @@ pub enum Kind {
     Alias,
     /// `DataNode`: a value with a key.
     Data,
-    /// `Task`.
     Task,
     /// `List`, a container of nodes like the next three.
     List,
-    /// `Tuple`.
     Tuple,
-    /// `Set`.
     Set,
-    /// `Dict`.
     Dict,
     /// Any other subclass of `GraphNode`: called as it is.
     Custom,
@@ -143,7 +139,6 @@ pub struct Spec {
     pub(crate) task_ref: Py<PyType>,
     alias: Py<PyType>,
     data_node: Py<PyType>,
-    /// `Task`.
     pub task: Py<PyType>,
     pub(crate) list: Py<PyType>,
     pub(crate) tuple: Py<PyType>,

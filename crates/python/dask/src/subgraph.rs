@@ -24,7 +24,6 @@ pub struct Shape {
 
 /// One inner task.
 pub struct Step {
-    /// Its id.
     pub task: TaskId,
     /// Values that nobody reads after this step.
     release: Vec<TaskId>,

@@ -96,7 +96,6 @@ pub(crate) fn dumps<'py>(
 
 /// In `__main__`, and in what a process that `multiprocessing` has spawned calls the script of its parent.
 const MAIN: &[u8] = b"_main__";
-/// That one.
 pub(crate) const SPAWNED_MAIN: &str = "__mp_main__";
 
 /// Whether a pickle names what only exists in this process's script, or is in a module that the

@@ -23,7 +23,6 @@ pub enum Effect {
     Get {
         /// The number, used once.
         request: u64,
-        /// The worker.
         worker: WorkerId,
         /// The value's name.
         object: u64,

@@ -20,7 +20,6 @@ pub enum Event<V, A> {
     Got {
         /// The number of [`Effect::Get`](crate::Effect::Get).
         request: u64,
-        /// The value.
         value: V,
     },
     /// A worker does not send a value.
@@ -89,7 +88,6 @@ pub enum Notification<T, V, A> {
     Standing {
         /// What the application keeps of it.
         owner: T,
-        /// How.
         change: Change,
     },
     /// A value that was [asked for](crate::Core::fetch).

@@ -60,7 +60,6 @@ pub enum Fetched<V> {
     Unreachable(String),
     /// A worker cannot serialise it.
     Unserialisable {
-        /// The worker.
         worker: WorkerId,
         /// The value's name.
         object: u64,

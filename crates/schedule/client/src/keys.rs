@@ -23,7 +23,6 @@ pub(crate) enum Known {
     Inline(Bytes),
     /// It is at workers.
     Remote {
-        /// One of them.
         holder: Option<WorkerId>,
         /// Its name.
         object: u64,

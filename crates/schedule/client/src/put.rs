@@ -35,7 +35,6 @@ pub struct Content {
     pub nbytes: u64,
     /// Its type, as workers name it.
     pub class: Bytes,
-    /// The value.
     pub value: Contained,
 }
 

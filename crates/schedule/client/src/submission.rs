@@ -34,7 +34,6 @@ pub enum Input {
 /// Set in an entry of `inputs` that is a local id already.
 const KNOWN: u64 = 1 << 32;
 
-/// A task.
 #[derive(Debug)]
 pub struct NewTask<'a> {
     /// Its key, encoded.

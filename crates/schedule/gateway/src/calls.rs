@@ -159,7 +159,6 @@ impl Core {
         Some(self.calls.open.get(&answer.id)?.asker)
     }
 
-    /// Answers a node.
     pub(crate) fn answer(&mut self, asker: Node, id: u64, result: Result<Bytes, Bytes>) {
         let answer = Answer { id, result };
         match asker {

@@ -22,9 +22,7 @@ pub enum Effect {
     WorkerLost(WorkerId, LostWorker),
     /// A client is gone: its connection ends after what it was told before.
     ClientLost {
-        /// The client.
         client: ClientId,
-        /// Its name.
         name: String,
         /// What the log says of that; nothing where it said goodbye.
         why: Option<String>,

@@ -39,7 +39,6 @@ pub(crate) struct Entry {
     pub(crate) generation: u32,
     /// Whose definitions the recipe refers to.
     pub(crate) owner: ClientId,
-    /// Which of them.
     pub(crate) definitions: u32,
     /// Who made its value, if that lives at the scheduler since it is small.
     maker: WorkerId,
@@ -51,7 +50,6 @@ struct Slot {
     task: TaskId,
 }
 
-/// All keys.
 #[derive(Debug)]
 pub(crate) struct Keys {
     entries: Vec<Entry>,

@@ -20,7 +20,6 @@ pub(crate) struct Audience {
 }
 
 impl Audience {
-    /// The clients.
     pub(crate) fn clients(&self) -> impl Iterator<Item = ClientId> + '_ {
         self.clients.iter().copied()
     }

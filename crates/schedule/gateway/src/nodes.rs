@@ -15,18 +15,15 @@ use crate::locals::Locals;
 /// A node, by what it is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Node {
-    /// A worker.
     Worker(WorkerId),
     /// A client, or the scheduler's Python side.
     Client(ClientId),
 }
 
-/// A worker.
 #[derive(Debug)]
 pub struct WorkerNode {
     /// Its number.
     pub id: WorkerId,
-    /// Its name.
     pub name: String,
     /// The number of its name.
     pub symbol: Symbol,
@@ -203,12 +200,10 @@ impl Workers {
     }
 }
 
-/// A client.
 #[derive(Debug)]
 pub struct ClientNode {
     /// Its number.
     pub id: ClientId,
-    /// Its name.
     pub name: String,
     pub(crate) is_sidecar: bool,
     pub(crate) locals: Locals,

@@ -68,7 +68,6 @@ impl Arguments {
         Ok(Self(value))
     }
 
-    /// All of it.
     pub fn into_value(self) -> Value {
         self.0
     }
@@ -88,7 +87,6 @@ impl Arguments {
         }
     }
 
-    /// An integer.
     pub fn integer(&self, name: &str) -> Option<i64> {
         match self.get(name) {
             Some(Value::Int(value)) => Some(*value),

@@ -23,7 +23,6 @@ const MOST: usize = 1 << 20;
 /// What the sidecar was told of steps and has not said that it knows.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
-    /// Who it is.
     to: Option<ClientId>,
     /// The numbers of the messages, oldest first, and how many steps are in each.
     open: VecDeque<(u64, usize)>,

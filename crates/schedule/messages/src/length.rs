@@ -16,7 +16,6 @@ pub const LARGEST_VALUE: usize = (LARGEST_MESSAGE as usize) - (1 << 20);
      their futures, or write them to a file"
 )]
 pub struct TooLong {
-    /// What it is.
     pub what: String,
     /// Its length.
     pub bytes: usize,

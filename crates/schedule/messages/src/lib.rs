@@ -23,7 +23,6 @@ pub use length::{LARGEST_MESSAGE, LARGEST_VALUE, TooLong, fits};
 /// A shared object of a client's recipes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Definition {
-    /// Whose.
     pub client: ClientId,
     /// The client's number for it, never used twice.
     pub number: u32,
@@ -59,7 +58,6 @@ pub struct Answer {
 /// The first words of a node.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Hello {
-    /// What it is.
     pub role: Role,
     /// Its name: unique among workers; for clients the `id` that distributed gives them.
     pub name: String,
@@ -74,11 +72,9 @@ pub struct Hello {
 /// What a node is.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Role {
-    /// A client.
     Client,
     /// The scheduler's Python side. It is a client too: it can hold futures.
     Sidecar,
-    /// A worker.
     Worker {
         /// Where its values are to be had: an address of its listener.
         address: String,
@@ -133,22 +129,15 @@ pub enum ToWorker {
     /// A client that [asked who is there](FromClient::Members) is gone, and its casts with it.
     SessionOver(ClientId),
     /// What is settled of a client's casts.
-    Settled {
-        /// Whose.
-        client: ClientId,
-        /// What.
-        settled: Settled,
-    },
+    Settled { client: ClientId, settled: Settled },
     /// Definitions of a client that no task uses any more, nor will.
     Withdraw {
-        /// The client.
         client: ClientId,
         /// Its numbers of them.
         numbers: Vec<u32>,
     },
     /// Where a worker is, before the first command that names it.
     Peer {
-        /// The worker.
         worker: WorkerId,
         /// The address of its listener.
         address: String,
@@ -185,7 +174,6 @@ pub enum FromWorker {
     Drain,
     /// A question.
     Call(Call),
-    /// An answer.
     Answer(Answer),
     /// The last word: why it ends, and the last lines of its log.
     Leaving {
@@ -329,7 +317,6 @@ pub enum FromClient {
     },
     /// It has no futures of these any more; it will not mention the ids again.
     Release(Vec<u32>),
-    /// Cancel.
     Cancel {
         /// Local ids.
         ids: Vec<u32>,
@@ -346,12 +333,10 @@ pub enum FromClient {
     SettledTold {
         /// For whom.
         worker: WorkerId,
-        /// What.
         settled: Settled,
     },
     /// A question.
     Call(Call),
-    /// An answer.
     Answer(Answer),
     /// The connection ends as it should.
     Goodbye,
@@ -411,9 +396,7 @@ pub enum FailedKind {
 /// A worker that was lost.
 #[derive(Clone, PartialEq, Debug)]
 pub struct LostWorker {
-    /// Its name.
     pub name: String,
-    /// Its address.
     pub address: String,
     /// Why.
     pub cause: Cause,
@@ -426,7 +409,6 @@ pub struct LostWorker {
 pub struct Member {
     /// Its number: of this registration, and never used again.
     pub worker: WorkerId,
-    /// Its name.
     pub name: String,
     /// The address of its listener.
     pub address: String,
@@ -461,7 +443,6 @@ pub enum ToClient {
     Unkeep(Vec<u32>),
     /// Where a worker is, before the first notice that names it.
     Peer {
-        /// The worker.
         worker: WorkerId,
         /// The address of its listener.
         address: String,
@@ -473,7 +454,6 @@ pub enum ToClient {
     Joined(Vec<Member>),
     /// A worker that had [joined](ToClient::Joined) is gone, followed by [`ToClient::PeerLost`].
     Left {
-        /// The worker.
         worker: WorkerId,
         /// Why.
         cause: Cause,
@@ -485,7 +465,6 @@ pub enum ToClient {
     Unused(Vec<u32>),
     /// A question.
     Call(Call),
-    /// An answer.
     Answer(Answer),
     /// Nothing moves.
     Stuck {

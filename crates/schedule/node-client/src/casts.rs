@@ -150,7 +150,6 @@ impl Casts {
         members.extend(joined.into_iter().map(|member| (member.worker, member)));
     }
 
-    /// A worker left.
     pub(super) fn left(&self, worker: WorkerId, cause: Cause) {
         if let Some(members) = &mut *lock(&self.members) {
             members.remove(&worker);

@@ -185,7 +185,6 @@ impl Hub {
         metrics.register("calls_open", help, gauge(self.core.open_calls()));
     }
 
-    /// Shuffles.
     fn add_shuffles(&self, metrics: &mut Registry) {
         let (count, begun) = self.core.shuffle_counts();
         metrics.register("shuffles", "Shuffles that run", gauge(count));

@@ -56,7 +56,6 @@ pub struct End {
 }
 
 impl End {
-    /// An end.
     pub fn new(cause: EndCause, reason: &str) -> Self {
         Self {
             cause,

@@ -128,7 +128,6 @@ impl Worker {
         lock(&self.0.runs).queue.pop_front()
     }
 
-    /// A definition.
     pub fn definition(&self, client: ClientId, number: u32) -> Option<Bytes> {
         let definitions = lock(&self.0.definitions);
         let definition = definitions.get(&(client, number))?;
@@ -190,7 +189,6 @@ impl Worker {
         self.0.values.get(object)
     }
 
-    /// The shuffle plane.
     pub fn shuffles(&self) -> &shuffle::Plane {
         &self.0.shuffles
     }
@@ -371,7 +369,6 @@ impl Worker {
         self.0.values.serving()
     }
 
-    /// How it is.
     pub fn health(&self) -> Health {
         Health::of(&self.0)
     }

@@ -12,16 +12,13 @@ use treadle_types::{ClientId, Command, Failure, TaskId, WorkerId};
 pub enum Effect {
     /// Tell a worker.
     Command {
-        /// The worker.
         worker: WorkerId,
         /// What to tell it.
         command: Command,
     },
     /// Tell a client that wants a task how the task stands.
     Notify {
-        /// The client.
         client: ClientId,
-        /// The task.
         task: TaskId,
         /// How it stands.
         notice: Notice,
@@ -29,7 +26,6 @@ pub enum Effect {
     /// Ask a client for a value that it keeps: it [puts](crate::Event::Put) it again, or says that it
     /// [cannot](crate::Event::Unkept).
     Bring {
-        /// The client.
         client: ClientId,
         /// The task whose value is meant.
         task: TaskId,
@@ -37,7 +33,6 @@ pub enum Effect {
     /// A client need not keep a value any more: nobody can refer to it, or it was cancelled. Comes
     /// before [`Effect::Forgotten`].
     Unkeep {
-        /// The client.
         client: ClientId,
         /// The task whose value is meant.
         task: TaskId,
@@ -51,7 +46,6 @@ pub enum Effect {
     Drained(WorkerId),
     /// A worker broke the protocol, and was counted as lost: close its connection.
     Dismiss {
-        /// The worker.
         worker: WorkerId,
         /// What it did.
         reason: String,

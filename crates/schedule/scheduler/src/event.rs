@@ -9,14 +9,12 @@ use treadle_types::{Cause, ClientId, Constraint, Options, Report, Symbol, TaskId
 pub enum Event {
     /// A worker registered. Its id was never used before.
     WorkerJoined {
-        /// Its id.
         worker: WorkerId,
         /// What it has to offer.
         profile: WorkerProfile,
     },
     /// A worker is gone, or counts as gone: whatever it still says is a stranger's.
     WorkerLost {
-        /// The worker.
         worker: WorkerId,
         /// Why.
         cause: Cause,
@@ -27,7 +25,6 @@ pub enum Event {
     /// A worker has other abstract resources from now on. What was sent to it stays there, and uses what
     /// it used.
     Offer {
-        /// The worker.
         worker: WorkerId,
         /// Amounts, each resource once.
         resources: Vec<(Symbol, f64)>,
@@ -41,7 +38,6 @@ pub enum Event {
     /// A client has a value to keep, which no task computes: it was scattered, or is a large
     /// constant of a graph. The client wants it.
     Put {
-        /// The client.
         client: ClientId,
         /// Its id, from [`Scheduler::allocate`](crate::Scheduler::allocate), or of a value that
         /// exists already.
@@ -64,48 +60,35 @@ pub enum Event {
     },
     /// A client does not keep values any more, or cannot bring what it was asked for.
     Unkept {
-        /// The client.
         client: ClientId,
         /// The tasks whose values are meant.
         tasks: Vec<TaskId>,
     },
     /// A client has futures of these tasks.
     Want {
-        /// The client.
         client: ClientId,
         /// The tasks; all exist.
         tasks: Vec<TaskId>,
     },
     /// A client has no futures of these tasks any more.
     Unwant {
-        /// The client.
         client: ClientId,
-        /// The tasks.
         tasks: Vec<TaskId>,
     },
     /// A client cancels tasks, and with them what depends on them.
     Cancel {
-        /// The client.
         client: ClientId,
-        /// The tasks.
         tasks: Vec<TaskId>,
         /// Also where another client wants them.
         force: bool,
     },
     /// A client wants failed tasks to be run again; also the failed ones that they depend on.
     Retry {
-        /// The client.
         client: ClientId,
-        /// The tasks.
         tasks: Vec<TaskId>,
     },
     /// A worker reported.
-    Report {
-        /// The worker.
-        worker: WorkerId,
-        /// The report.
-        report: Report,
-    },
+    Report { worker: WorkerId, report: Report },
     /// Values shall be at so many workers; at fewer, and the surplus is dropped.
     Replicate {
         /// The tasks whose values are meant.
@@ -210,7 +193,6 @@ pub struct Submission {
 /// of an input do where a worker is chosen, and the task is not sent ahead of its inputs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Located {
-    /// The task.
     pub task: TaskId,
     /// Where that is. `None`: it is not known yet.
     pub worker: Option<WorkerId>,

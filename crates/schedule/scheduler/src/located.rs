@@ -39,5 +39,4 @@ impl Scheduler {
     }
 }
 
-/// By task.
 pub(crate) type ByTask = BTreeMap<TaskId, Located>;

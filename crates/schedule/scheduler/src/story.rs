@@ -27,7 +27,6 @@ pub enum State {
 }
 
 impl State {
-    /// All of them.
     pub const ALL: [Self; 8] = [
         Self::Released,
         Self::Waiting,
@@ -61,7 +60,6 @@ pub struct Transition {
     pub time: Duration,
     /// The number of the event that led to it: events are counted from 1.
     pub cause: u64,
-    /// The task.
     pub task: TaskId,
     /// Where it stands since.
     pub state: State,
@@ -72,7 +70,6 @@ pub struct Transition {
 /// A step of a task, for who wants to know of each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// The transition.
     pub transition: Transition,
     /// How long the task ran, and the bytes of its value (0 if it raised), if a run has ended.
     pub ran: Option<(Duration, u64)>,

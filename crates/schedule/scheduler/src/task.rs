@@ -53,7 +53,6 @@ pub(crate) struct Run {
 pub(crate) enum QueueId {
     /// For whoever comes first.
     Common,
-    /// Of one worker.
     Own(WorkerId),
     /// Of those who satisfy a constraint.
     Class(ClassId),

@@ -24,7 +24,6 @@ pub struct TaskView<'a> {
 }
 
 impl<'a> TaskView<'a> {
-    /// Its id.
     pub fn id(&self) -> TaskId {
         self.id
     }
@@ -175,7 +174,6 @@ pub struct WorkerView<'a> {
 }
 
 impl<'a> WorkerView<'a> {
-    /// Its id.
     pub fn id(&self) -> WorkerId {
         self.id
     }

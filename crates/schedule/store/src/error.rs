@@ -55,7 +55,6 @@ pub enum StoreError {
     Corrupt {
         /// The object.
         id: StoredId,
-        /// Its file.
         file: PathBuf,
         /// The frame that is damaged; none where the header is.
         frame: Option<usize>,

@@ -27,7 +27,6 @@ pub enum Cost {
     Live(u64),
     /// Frames of `bytes`, of which `own` are not the live object's memory.
     Frames {
-        /// All of them.
         bytes: u64,
         /// What they add to the live object.
         own: u64,

@@ -41,7 +41,6 @@ pub struct Stats {
     pub frames: Tally,
     /// Frames in memory that other processes map too.
     pub shared: Tally,
-    /// Files.
     pub files: Tally,
     /// Objects that are on disk only, with the lengths of their files.
     pub spilled: Tally,

@@ -33,7 +33,6 @@ pub struct Link<In: Message, Out: Message> {
 /// An object of a control connection.
 #[derive(Debug)]
 pub struct Packet {
-    /// Its kind.
     pub kind: u32,
     /// Its contents.
     pub bytes: Bytes,
@@ -54,7 +53,6 @@ impl<In: Message, Out: Message> Link<In, Out> {
         }
     }
 
-    /// The peer.
     pub fn peer(&self) -> &Peer {
         &self.peer
     }

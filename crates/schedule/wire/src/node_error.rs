@@ -40,7 +40,6 @@ pub enum NodeError {
          shorten its name, or give it fewer resources"
     )]
     Introduction {
-        /// Its name.
         name: String,
         /// The length of the message.
         bytes: usize,
@@ -53,7 +52,6 @@ pub enum NodeError {
     /// The HTTP server cannot be started.
     #[error("serving HTTP at {address}: {source}")]
     Http {
-        /// Where.
         address: SocketAddr,
         /// What the system said.
         source: io::Error,

@@ -18,7 +18,6 @@ pub enum WorkerError {
     /// The object is in no state for this event.
     #[error("{object:?} is {status:?}: it cannot have {event}")]
     Impossible {
-        /// The object.
         object: ObjectId,
         /// Where it stands; `None`: it is unknown here.
         status: Option<Status>,

@@ -33,7 +33,6 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// All of them.
     pub const ALL: [Self; 2] = [Self::Lz4, Self::Zstd];
 
     /// What users call it.
@@ -107,7 +106,6 @@ impl Packer {
         }
     }
 
-    /// Its codec.
     pub fn codec(&self) -> Codec {
         self.codec
     }

@@ -37,18 +37,15 @@ const TABLE: RowDigest = RowDigest::new(u32::MAX, u32::MAX);
 /// First bytes of each batch: the format and its version.
 const MAGIC: u32 = u32::from_le_bytes(*b"TSB2");
 
-/// A header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Header {
     /// Whose rows.
     pub shuffle: ShuffleId,
     /// In which generation the group was assigned.
     pub epoch: Generation,
-    /// Which batch.
     pub batch: BatchId,
     /// The first partition of a piece. 0 without pieces.
     pub first: u32,
-    /// The last one.
     pub last: u32,
     /// How many pieces there are.
     pub pieces: u32,
@@ -90,7 +87,6 @@ pub enum BlockError {
     Order {
         /// Its position.
         piece: u32,
-        /// The partition.
         partition: u32,
     },
     /// Pieces that have more bytes compressed than their rows, or none, or other ones together.
@@ -244,7 +240,6 @@ pub(crate) fn stored(packed: u32, bytes: u64) -> u64 {
 /// One piece: the rows of one map for one partition, in one batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
-    /// The partition.
     pub partition: u32,
     /// Where its bytes begin, from the beginning of the rows.
     pub offset: u64,

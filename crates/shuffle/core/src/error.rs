@@ -34,7 +34,6 @@ pub enum Broken {
     /// A partition that is in no group, or in two, or in one and not wanted.
     #[error("{shuffle:?}: {what}")]
     Plan {
-        /// The shuffle.
         shuffle: ShuffleId,
         /// What is wrong.
         what: &'static str,
@@ -42,9 +41,7 @@ pub enum Broken {
     /// A group that is kept and not assigned, or the other way round.
     #[error("{shuffle:?}, {group:?}: {what}")]
     Group {
-        /// The shuffle.
         shuffle: ShuffleId,
-        /// The group.
         group: GroupId,
         /// What is wrong.
         what: &'static str,
@@ -52,11 +49,8 @@ pub enum Broken {
     /// A batch that is counted wrongly.
     #[error("{shuffle:?}, {group:?}, {batch:?}: {what}")]
     Batch {
-        /// The shuffle.
         shuffle: ShuffleId,
-        /// The group.
         group: GroupId,
-        /// The batch.
         batch: BatchId,
         /// What is wrong.
         what: &'static str,
@@ -64,7 +58,6 @@ pub enum Broken {
     /// A sum that is not the sum.
     #[error("{what}: {counted} is counted, and there are {found}")]
     Sum {
-        /// Of what.
         what: &'static str,
         /// What the machine believes.
         counted: u64,

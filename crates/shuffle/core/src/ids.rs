@@ -55,7 +55,6 @@ pub struct BatchId {
 /// One run of one map of one shuffle. (A task may run maps of several shuffles.)
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Transfer {
-    /// The shuffle.
     pub shuffle: ShuffleId,
     /// Position of the map among the inputs of the shuffle.
     pub map: u32,

@@ -14,7 +14,6 @@ pub struct ApplicationId(pub u64);
 /// Whose a shuffle is, and how much it counts where several have to share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tenant {
-    /// Its application.
     pub application: ApplicationId,
     /// Its share of a server that is overloaded, compared to the priorities of others that want more than
     /// theirs. At least 1, which is the default.

@@ -33,7 +33,6 @@ pub enum ToNode {
     Seal(Seal),
     /// To who sent [`ToMaster::Commit`].
     Committed {
-        /// The shuffle.
         shuffle: ShuffleId,
         /// Which question this answers.
         ask: u64,
@@ -49,7 +48,6 @@ pub enum ToMaster {
     Join(ShuffleId),
     /// A transfer has ended well. Sent after its result was reported to the host engine.
     Transferred {
-        /// Which.
         transfer: Transfer,
         /// The groups at which it has rows.
         groups: Vec<GroupId>,
@@ -65,9 +63,7 @@ pub enum ToMaster {
     },
     /// A server has compared.
     Sealed {
-        /// The shuffle.
         shuffle: ShuffleId,
-        /// The group.
         group: GroupId,
         /// Which round of comparisons.
         round: u32,
@@ -76,7 +72,6 @@ pub enum ToMaster {
     },
     /// A map has other rows than it had before, which may have been read: it is not deterministic.
     Differs {
-        /// The shuffle.
         shuffle: ShuffleId,
         /// The group at which this was seen.
         group: GroupId,
@@ -88,14 +83,12 @@ pub enum ToMaster {
     },
     /// Rows of a copy cannot be read any more, or are not what they were.
     Damaged {
-        /// The shuffle.
         shuffle: ShuffleId,
         /// The copy.
         group: GroupId,
     },
     /// A copy has everything that the one has from which it was filled.
     Filled {
-        /// The shuffle.
         shuffle: ShuffleId,
         /// The copy.
         group: GroupId,
@@ -106,54 +99,41 @@ pub enum ToMaster {
     },
     /// A copy of a group is as large as it should become.
     Full {
-        /// The shuffle.
         shuffle: ShuffleId,
         /// The copy.
         group: GroupId,
     },
     /// A copy of a group cannot take what is pushed. What it has stays; the rest goes elsewhere.
     Poisoned {
-        /// The shuffle.
         shuffle: ShuffleId,
         /// The copy.
         group: GroupId,
     },
     /// A server has fallen far behind the others in answering pushes: rows go elsewhere, if that can be.
     Slow {
-        /// The shuffle.
         shuffle: ShuffleId,
-        /// The server.
         server: ServerId,
     },
     /// How many bytes a copy has by partition, before it says that it has all ([`Verdict::Complete`]).
     /// Rows of attempts that do not count are among them if they are in files.
     Measured {
-        /// The shuffle.
         shuffle: ShuffleId,
         /// The copy.
         group: GroupId,
-        /// Its partitions.
         partitions: Runs,
         /// The bytes of each, in their order.
         sizes: Vec<u64>,
     },
     /// What the process did for a shuffle that has ended: the answer to [`ToNode::Close`].
-    Used {
-        /// The shuffle.
-        shuffle: ShuffleId,
-        /// What.
-        usage: Usage,
-    },
+    Used { shuffle: ShuffleId, usage: Usage },
 }
 
 /// What a group is to have.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Seal {
-    /// The shuffle.
     pub shuffle: ShuffleId,
     /// The generation that is being committed.
     pub generation: Generation,
-    /// The group.
     pub group: GroupId,
     /// Which round of comparisons.
     pub round: u32,
@@ -195,9 +175,7 @@ pub enum CommitError {
         .group.server
     )]
     Damaged {
-        /// The shuffle.
         shuffle: ShuffleId,
-        /// The group.
         group: GroupId,
         /// What its receipts say.
         expected: Tally,
@@ -216,12 +194,7 @@ pub enum ToServer {
     /// Does somebody have the rows of this transfer there already?
     Ask(Ask),
     /// This transfer has failed: its rows are not needed.
-    Abandon {
-        /// The group.
-        group: GroupId,
-        /// The transfer.
-        transfer: Transfer,
-    },
+    Abandon { group: GroupId, transfer: Transfer },
     /// The rows of a partition, please.
     Fetch(Fetch),
     /// They are not wanted any more.
@@ -231,7 +204,6 @@ pub enum ToServer {
     },
     /// From a server whose copy was sent to this one: that is all of it.
     Adopt {
-        /// The shuffle.
         shuffle: ShuffleId,
         /// The copy that is addressed.
         group: GroupId,
@@ -245,11 +217,8 @@ pub enum ToServer {
 /// A batch that waits to be let in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Push {
-    /// The shuffle.
     pub shuffle: ShuffleId,
-    /// The group.
     pub group: GroupId,
-    /// The batch.
     pub batch: BatchId,
     /// What is in it.
     pub tally: Tally,
@@ -267,7 +236,6 @@ impl Push {
 /// Whether somebody has pushed these rows already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ask {
-    /// The group.
     pub group: GroupId,
     /// Who asks.
     pub transfer: Transfer,
@@ -280,13 +248,10 @@ pub struct Ask {
 pub struct Fetch {
     /// Chosen by the reader, unique on its connection ([`Reader::read_of`](crate::Reader::read_of)).
     pub read: u64,
-    /// The shuffle.
     pub shuffle: ShuffleId,
     /// Which generation was committed.
     pub generation: Generation,
-    /// The group.
     pub group: GroupId,
-    /// The partition.
     pub partition: u32,
     /// Rows of these maps only. `None`: of all.
     pub maps: Option<MapRange>,
@@ -298,7 +263,6 @@ pub struct Fetch {
 /// batch has one map, and so one reader.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct MapRange {
-    /// The first.
     pub first: u32,
     /// The one after the last.
     pub end: u32,
@@ -325,36 +289,27 @@ impl MapRange {
 pub enum FromServer {
     /// The batch is in memory here, or was before. Its rows need not be kept.
     Acked {
-        /// The shuffle.
         shuffle: ShuffleId,
-        /// The group.
         group: GroupId,
-        /// The batch.
         batch: BatchId,
     },
     /// The batch is not taken.
     Refused {
-        /// The shuffle.
         shuffle: ShuffleId,
-        /// The group.
         group: GroupId,
-        /// The batch.
         batch: BatchId,
         /// Why.
         reason: Refusal,
     },
     /// The answer to [`Ask`].
     Answer {
-        /// The group.
         group: GroupId,
         /// Who asked.
         transfer: Transfer,
-        /// The answer.
         answer: Answer,
     },
     /// The answer to [`Fetch`], before the rows: what they are.
     Rows {
-        /// Which read.
         read: u64,
         /// All of them, with the low half of the digest.
         tally: Tally,
@@ -363,7 +318,6 @@ pub enum FromServer {
     },
     /// A partition cannot be read.
     Unread {
-        /// Which read.
         read: u64,
         /// Why.
         reason: Refusal,
@@ -373,11 +327,8 @@ pub enum FromServer {
 /// Rows of one batch for one partition.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ReadPiece {
-    /// From which batch.
     pub batch: BatchId,
-    /// Rows.
     pub rows: u64,
-    /// Bytes.
     pub bytes: u64,
     /// The low half of the digest.
     pub digest: u32,

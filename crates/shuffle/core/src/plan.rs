@@ -15,7 +15,6 @@ use crate::{Generation, GroupId, ServerId, ShuffleId, Tenant};
 pub struct Group {
     /// Its name: that of the copy that was assigned first. It stays when that copy is lost.
     pub id: GroupId,
-    /// Its partitions.
     pub partitions: Runs,
     /// The servers that have all of its rows.
     pub copies: Vec<ServerId>,
@@ -67,7 +66,6 @@ impl Group {
 /// Where the partitions of a shuffle are, in one generation. Its size is proportional to the servers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// The shuffle.
     pub shuffle: ShuffleId,
     /// Which assignment this is.
     pub generation: Generation,
@@ -77,7 +75,6 @@ pub struct Plan {
     /// Said to who has found other rows ([`ToMaster::Differs`](crate::ToMaster::Differs)): what was committed
     /// stays.
     pub is_final: bool,
-    /// Whose it is.
     pub tenant: Tenant,
     /// How many inputs there are.
     pub maps: u32,

@@ -25,11 +25,9 @@ pub enum ReaderEvent {
     Begin {
         /// Chosen by the host, unique in its process.
         read: u64,
-        /// The shuffle.
         shuffle: ShuffleId,
         /// What its barrier returned.
         generation: Generation,
-        /// The partition.
         partition: u32,
         /// Rows of these maps only, if several readers share the partition. `None`: of all.
         maps: Option<MapRange>,
@@ -39,9 +37,7 @@ pub enum ReaderEvent {
     /// A server answers. In [`FromServer::Rows`] the digests of the pieces are those that the host
     /// computed from the bytes which came, and `computed` says so.
     Server {
-        /// Who.
         from: ServerId,
-        /// What.
         message: FromServer,
         /// The digests of the bytes that came, one a piece.
         computed: Vec<u32>,
@@ -63,25 +59,19 @@ pub enum ReaderEffect {
     Send {
         /// Whom.
         to: ServerId,
-        /// What.
         message: ToServer,
     },
     /// Keep the rows that came last: those of other groups follow.
-    Keep {
-        /// Which read.
-        read: u64,
-    },
+    Keep { read: u64 },
     /// Return the rows that came last. If some were kept, all of them together, in the order of their
     /// maps: no map has rows in two groups.
     Return {
-        /// Which read.
         read: u64,
         /// What they are together, with half of the digest.
         tally: Tally,
     },
     /// A read has failed. Nothing of what came is returned.
     Failed {
-        /// Which.
         read: u64,
         /// Why.
         error: ReadError,

@@ -10,7 +10,6 @@ use crate::{AttemptId, GroupId, MapSet, ShuffleId, Tally, Transfer};
 /// What one transfer has at one group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Share {
-    /// The group.
     pub group: GroupId,
     /// The attempt whose batches are there. An earlier one, if that had pushed the same rows already.
     pub holder: AttemptId,
@@ -22,7 +21,6 @@ pub struct Share {
 /// number of servers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Receipt {
-    /// Whose.
     pub transfer: Transfer,
     /// Its shares, in ascending order of the groups.
     pub shares: Vec<Share>,
@@ -146,7 +144,6 @@ fn mix(word: u64) -> u64 {
 /// and at most `m g / 8` more; if all maps have rows in all groups, `16 m`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Commit {
-    /// The shuffle.
     pub shuffle: ShuffleId,
     /// The attempts that count somewhere, in ascending order of maps and attempts. A map has several, if
     /// one that ran again found rows of an earlier attempt at some groups.
@@ -178,37 +175,24 @@ pub enum ReceiptError {
     /// A map that the shuffle does not have.
     #[error("shuffle {shuffle:?} has {maps} inputs, and a receipt is of input {map}")]
     Map {
-        /// The shuffle.
         shuffle: ShuffleId,
-        /// The map.
         map: u32,
         /// How many there are.
         maps: u32,
     },
     /// A receipt whose groups are not in order.
     #[error("the receipt of input {map} of shuffle {shuffle:?} is malformed")]
-    Malformed {
-        /// The shuffle.
-        shuffle: ShuffleId,
-        /// The map.
-        map: u32,
-    },
+    Malformed { shuffle: ShuffleId, map: u32 },
     /// A map without a receipt.
     #[error("input {map} of shuffle {shuffle:?} has no receipt: its transfer did not run")]
     Missing {
-        /// The shuffle.
         shuffle: ShuffleId,
         /// The first such map.
         map: u32,
     },
     /// A map with two receipts.
     #[error("input {map} of shuffle {shuffle:?} has two receipts")]
-    Twice {
-        /// The shuffle.
-        shuffle: ShuffleId,
-        /// The map.
-        map: u32,
-    },
+    Twice { shuffle: ShuffleId, map: u32 },
 }
 
 /// Receipts that are added up one after another: what is kept of them is no more than their commit.

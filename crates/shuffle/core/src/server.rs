@@ -51,7 +51,6 @@ pub struct ConnectionId(pub u64);
 /// Where rows are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// In memory.
     Memory,
     /// In memory, and on their way to a file.
     Spilling(u64),
@@ -74,23 +73,18 @@ impl Place {
 pub enum ServerEvent {
     /// Somebody has connected, who has this number at the master.
     Connected {
-        /// The connection.
         from: ConnectionId,
-        /// Who.
         member: ServerId,
     },
     /// The master has dropped a process: it is gone here, too, whatever has become of its connections.
     Gone(ServerId),
     /// Somebody says something.
     Message {
-        /// Who.
         from: ConnectionId,
-        /// What.
         message: ToServer,
     },
     /// The bytes of an admitted push are in memory.
     Arrived {
-        /// From where.
         from: ConnectionId,
         /// What was announced.
         push: Push,
@@ -120,7 +114,6 @@ pub enum ServerEvent {
     },
     /// A run is written, or could not be.
     Spilled {
-        /// Which.
         run: u64,
         /// Whether all of it is there, or why not.
         written: Result<(), Arc<str>>,
@@ -129,7 +122,6 @@ pub enum ServerEvent {
     Loaded {
         /// Which read.
         load: u64,
-        /// Which run.
         run: u64,
         /// The pieces, of all attempts. `None`: it cannot be read.
         pieces: Option<Vec<ReadPiece>>,
@@ -150,7 +142,6 @@ pub enum ServerEvent {
 /// A piece that is sent to a reader, and where its rows are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sent {
-    /// The piece.
     pub piece: ReadPiece,
     /// Where its batch is.
     pub place: Place,
@@ -165,32 +156,20 @@ pub enum ServerEffect {
     Reply {
         /// Whom.
         to: ConnectionId,
-        /// What.
         message: FromServer,
     },
     /// Let the bytes of a push in, and say [`ServerEvent::Arrived`].
-    Admit {
-        /// From where.
-        from: ConnectionId,
-        /// Which.
-        push: Push,
-    },
+    Admit { from: ConnectionId, push: Push },
     /// Keep what has just arrived under this name. Without this effect it is dropped.
     Store {
-        /// The shuffle.
         shuffle: ShuffleId,
-        /// The group.
         group: GroupId,
-        /// The batch.
         batch: BatchId,
     },
     /// Drop a batch from memory.
     Drop {
-        /// The shuffle.
         shuffle: ShuffleId,
-        /// The group.
         group: GroupId,
-        /// The batch.
         batch: BatchId,
     },
     /// Write these batches to a file, partition by partition, and say [`ServerEvent::Spilled`]. They
@@ -198,11 +177,8 @@ pub enum ServerEffect {
     Spill {
         /// The number of the run.
         run: u64,
-        /// The shuffle.
         shuffle: ShuffleId,
-        /// The group.
         group: GroupId,
-        /// The batches.
         batches: Vec<BatchId>,
     },
     /// Remove a run, also one that is still being written.
@@ -211,9 +187,7 @@ pub enum ServerEffect {
     Load {
         /// The number of the read.
         load: u64,
-        /// The run.
         run: u64,
-        /// The partition.
         partition: u32,
         /// Of these maps: all of theirs, and none of others. `None`: of all.
         maps: Option<MapRange>,
@@ -227,11 +201,8 @@ pub enum ServerEffect {
         read: u64,
         /// The number of the loads for it.
         load: u64,
-        /// The shuffle.
         shuffle: ShuffleId,
-        /// The group.
         group: GroupId,
-        /// The partition.
         partition: u32,
         /// What to send.
         pieces: Vec<Sent>,
@@ -252,7 +223,6 @@ pub enum ServerEffect {
     Tell {
         /// Whom.
         to: ServerId,
-        /// What.
         message: ToServer,
     },
     /// Tell the master.

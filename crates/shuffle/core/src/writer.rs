@@ -48,7 +48,6 @@ pub struct Gathered {
 pub enum WriterEvent {
     /// A transfer begins: the rows of a map are here.
     Begin {
-        /// Which.
         transfer: Transfer,
         /// Whether the map has run before, as far as the host engine knows.
         again: bool,
@@ -60,20 +59,13 @@ pub enum WriterEvent {
     Cancel(Transfer),
     /// The rows of a part are in batches.
     Gathered {
-        /// Whose.
         transfer: Transfer,
-        /// For which group.
         group: GroupId,
         /// The batches.
         gathered: Gathered,
     },
     /// A server says something.
-    Server {
-        /// Who.
-        from: ServerId,
-        /// What.
-        message: FromServer,
-    },
+    Server { from: ServerId, message: FromServer },
     /// The connection to a server is gone, or cannot be made.
     Disconnected(ServerId),
     /// The master says something.
@@ -89,32 +81,22 @@ pub enum WriterEffect {
     /// partitions that no part has are dropped. Of what a transfer is asked for and has not freed, no two
     /// groups have a partition in common.
     Gather {
-        /// Whose.
         transfer: Transfer,
-        /// For which group.
         group: GroupId,
-        /// Its partitions.
         partitions: Runs,
     },
     /// Tell a server something. A push has the bytes of its batch behind it, once they are let in.
     Send {
         /// Whom.
         to: ServerId,
-        /// What.
         message: ToServer,
     },
     /// The batches of a part are not needed any more. If they have not been gathered yet, they need not be.
-    Free {
-        /// Whose.
-        transfer: Transfer,
-        /// For which group.
-        group: GroupId,
-    },
+    Free { transfer: Transfer, group: GroupId },
     /// A transfer has ended well. Report the receipt as its result, and after that what follows.
     Done(Receipt),
     /// A transfer has failed.
     Failed {
-        /// Which.
         transfer: Transfer,
         /// Why.
         error: TransferError,
@@ -138,7 +120,6 @@ pub enum TransferError {
     Unreachable {
         /// Whose rows.
         transfer: Transfer,
-        /// The server.
         server: ServerId,
     },
     /// A server has no room.
@@ -151,7 +132,6 @@ pub enum TransferError {
     NoRoom {
         /// Whose rows.
         transfer: Transfer,
-        /// The server.
         server: ServerId,
         /// Why it cannot write.
         reason: Arc<str>,
@@ -174,7 +154,6 @@ pub enum TransferError {
     Malformed {
         /// Whose rows.
         transfer: Transfer,
-        /// The server.
         server: ServerId,
     },
 }

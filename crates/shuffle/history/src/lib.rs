@@ -55,7 +55,6 @@ pub enum Phase {
 /// What is known of a shuffle.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Record {
-    /// Which.
     pub shuffle: ShuffleId,
     /// How many inputs it has.
     pub maps: u32,
@@ -69,7 +68,6 @@ pub struct Record {
     pub registered: Duration,
     /// When the first process asked for its plan.
     pub began: Option<Duration>,
-    /// When it ended.
     pub ended: Option<Duration>,
     /// What it does, or did at its end.
     pub phase: Phase,

@@ -14,7 +14,6 @@ const QUANTILES: [u64; 7] = [0, 10, 25, 50, 75, 90, 99];
 pub struct Sizes {
     /// How many partitions there are.
     pub count: u64,
-    /// Bytes of all.
     pub bytes: u64,
     /// How many have no rows.
     pub empty: u64,

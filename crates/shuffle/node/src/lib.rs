@@ -131,7 +131,6 @@ pub trait Callbacks: Send + Sync {
 pub struct Done {
     /// The kind of activity.
     pub what: Activity,
-    /// The shuffle.
     pub shuffle: ShuffleId,
     /// Its beginning.
     pub began: u64,

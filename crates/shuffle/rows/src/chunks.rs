@@ -51,7 +51,6 @@ pub struct Part<'a> {
     pub index: Vec<u32>,
     /// Its elements along each axis.
     pub shape: Vec<usize>,
-    /// Its elements.
     pub elements: &'a [u8],
 }
 

@@ -128,7 +128,6 @@ impl<'a> Column<'a> {
 pub enum ColumnMut<'a> {
     /// Values side by side.
     Fixed {
-        /// All of them.
         bytes: &'a mut [u8],
         /// Bytes of a value.
         width: usize,

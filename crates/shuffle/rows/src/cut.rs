@@ -28,7 +28,6 @@ pub(crate) const NONE: u32 = u32::MAX;
 pub struct Wanted {
     /// In which generation the group was assigned.
     pub epoch: Generation,
-    /// Its partitions.
     pub partitions: Runs,
 }
 

@@ -69,7 +69,6 @@ impl Format {
         }
     }
 
-    /// The fields.
     pub fn fields(&self) -> &[Field] {
         &self.fields
     }
@@ -119,7 +118,6 @@ pub struct Note {
 
 /// One variable row, as it was found in a piece.
 pub(crate) struct Row<'a> {
-    /// All of it.
     pub(crate) bytes: &'a [u8],
     /// Where the note is in it, if there is one.
     pub(crate) note: Option<Range<usize>>,

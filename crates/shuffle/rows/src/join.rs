@@ -15,7 +15,6 @@ use crate::{ColumnMut, Field, Format, Note, RowsError};
 /// What pieces have together.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Joined {
-    /// Rows.
     pub rows: usize,
     /// Bytes of the values of each field of bytes.
     pub bytes: Vec<usize>,

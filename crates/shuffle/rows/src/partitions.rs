@@ -9,7 +9,6 @@ use crate::RowsError;
 
 /// The type of an integer column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[expect(missing_docs, reason = "named as what they are")]
 pub enum Integer {
     I8,
     I16,

@@ -34,7 +34,6 @@ const KEPT: Duration = Duration::from_secs(10);
 /// How a process becomes a member.
 #[derive(Clone, Debug)]
 pub struct MemberOptions {
-    /// The master.
     pub master: Address,
     /// Security of the connections.
     pub net: Options,

@@ -33,7 +33,7 @@ pub(crate) const LONGEST_NOTE: usize = 1 << 20;
 pub(crate) const MOST_PARTS: u32 = treadle_codec::MOST as u32;
 
 /// The messages of `proto/service.proto`.
-#[allow(missing_docs, unreachable_pub, clippy::all)]
+#[allow(unreachable_pub, clippy::all)]
 mod proto {
     include!(concat!(env!("OUT_DIR"), "/treadle.service.rs"));
 }

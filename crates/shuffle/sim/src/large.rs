@@ -9,7 +9,6 @@ use treadle_shuffle::{
 };
 use treadle_types::Runs;
 
-/// How large.
 #[derive(Clone, Copy, Debug)]
 pub struct Large {
     /// Inputs.

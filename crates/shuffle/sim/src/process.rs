@@ -30,7 +30,6 @@ pub(super) struct Process {
     pub(super) reader: Reader,
     pub(super) up: Link,
     pub(super) down: Link,
-    /// Connections to servers.
     pub(super) connections: BTreeMap<ServerId, ConnectionId>,
     pub(super) tasks: BTreeMap<(Task, u64), Running>,
     pub(super) next_read: u64,
@@ -44,7 +43,6 @@ pub(super) struct Process {
     /// Groups whose rows the task of a transfer is to gather next, and those whose rows it gathers.
     wanted: BTreeMap<Transfer, Vec<(GroupId, Runs)>>,
     gathering: BTreeSet<(Transfer, GroupId)>,
-    /// Batches of transfers.
     arenas: BTreeMap<(Transfer, GroupId), Vec<Batch>>,
     /// What has just arrived.
     pub(super) incoming: Option<Batch>,

@@ -7,12 +7,10 @@ use treadle_shuffle::{Generation, Receipt, ServerId, ShuffleId};
 use crate::data::Source;
 use crate::plan::Job as JobPlan;
 
-/// A task.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Task {
     /// Of a map.
     Transfer(ShuffleId, u32),
-    /// Of a shuffle.
     Barrier(ShuffleId),
     /// Of a job: it reads a partition of each of its shuffles.
     Unpack(usize, u32),
@@ -66,7 +64,6 @@ pub(super) struct State {
     pub(super) shunned: Option<ServerId>,
 }
 
-/// A job.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) plan: JobPlan,

@@ -50,7 +50,6 @@ impl Default for Config {
 /// A piece of an object that travels as one: `length` bytes of a region, from `offset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// The object.
     pub object: TransferId,
     /// Index of the region.
     pub region: u32,
@@ -75,32 +74,19 @@ pub enum Message {
         shared: bool,
     },
     /// Receiver: the regions have their memory, send them on stripes.
-    Accept {
-        /// The object.
-        object: TransferId,
-    },
+    Accept { object: TransferId },
     /// Receiver: the object is not wanted, or there is no memory for it.
     Refuse {
-        /// The object.
         object: TransferId,
         /// Why, for the sender's error.
         reason: String,
     },
     /// Receiver: every byte is in place and verified.
-    Placed {
-        /// The object.
-        object: TransferId,
-    },
+    Placed { object: TransferId },
     /// Sender: nothing more of the object will come.
-    Cancel {
-        /// The object.
-        object: TransferId,
-    },
+    Cancel { object: TransferId },
     /// Receiver: headers that cost this much were taken.
-    Credit {
-        /// Bytes.
-        bytes: u64,
-    },
+    Credit { bytes: u64 },
     /// Sender: open this stripe for me (the listening side cannot dial).
     Dial {
         /// The sender's new stripe.
@@ -108,19 +94,14 @@ pub enum Message {
     },
     /// The stripe that was asked for cannot be opened.
     DialFailed {
-        /// The stripe.
         stripe: StripeId,
         /// Why.
         reason: String,
     },
     /// Sender: the stripe is broken at my end; close it and report.
-    Broken {
-        /// The stripe.
-        stripe: StripeId,
-    },
+    Broken { stripe: StripeId },
     /// Receiver: the stripe ended after this many whole, intact extents.
     Report {
-        /// The stripe.
         stripe: StripeId,
         /// Whole, intact extents that it carried.
         extents: u64,
@@ -186,7 +167,6 @@ pub enum Event {
     DialFailed(StripeId, String),
     /// The extent that was begun on an incoming stripe is there.
     Arrived {
-        /// The stripe.
         stripe: StripeId,
         /// Whether the checksum agrees.
         intact: bool,
@@ -216,7 +196,6 @@ pub enum Failure {
     Header {
         /// What the header costs, in bytes.
         cost: u64,
-        /// The limit.
         limit: u64,
     },
     /// Its bytes arrived damaged again and again.
@@ -288,7 +267,6 @@ pub enum Violation {
     TooLarge {
         /// The object's bytes.
         bytes: u64,
-        /// The limit.
         limit: u64,
     },
     /// An object has more regions than frames are allowed.
@@ -302,9 +280,7 @@ pub enum Violation {
         "an extent at {offset} of {length} bytes in region {region} of object {object}, which has none there"
     )]
     NoSuchExtent {
-        /// The object.
         object: u64,
-        /// The region.
         region: u32,
         /// The offset in bytes.
         offset: u64,

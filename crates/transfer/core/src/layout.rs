@@ -30,7 +30,6 @@ pub enum Place {
         /// First byte within the header's inline bytes.
         offset: u64,
     },
-    /// In a region.
     Region {
         /// Index of the region.
         region: u32,

@@ -56,7 +56,6 @@ pub enum AddressError {
     /// The name has no address, or the resolver failed.
     #[error("the host of {address} has no address: {source}; check its spelling, or write its IP")]
     Resolve {
-        /// The address.
         address: Address,
         /// What the resolver said.
         source: io::Error,

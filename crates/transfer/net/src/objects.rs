@@ -144,7 +144,6 @@ pub struct Incoming {
 pub struct Received {
     /// The sender's.
     pub kind: u32,
-    /// The frames.
     pub frames: Vec<Frame>,
     /// When the stages were reached.
     pub timings: Timings,

@@ -22,7 +22,7 @@ pub use self::preamble::{
 pub use self::proto::Segment;
 
 /// The messages of `proto/transfer.proto`.
-#[allow(missing_docs, unreachable_pub)]
+#[allow(unreachable_pub)]
 pub mod proto {
     include!(concat!(env!("OUT_DIR"), "/treadle.transfer.rs"));
 }
@@ -49,7 +49,6 @@ pub enum WireError {
     Length {
         /// What was announced.
         length: u64,
-        /// The limit.
         limit: u64,
     },
     /// The checksum does not agree.

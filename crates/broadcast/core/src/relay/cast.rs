@@ -11,7 +11,6 @@ use treadle_types::WorkerId;
 use crate::run_map::RunMap;
 use crate::{Neighbour, Outcome, Output, Runs, Shape, Version};
 
-/// A session.
 #[derive(Default)]
 pub(crate) struct Session {
     /// What is not settled, by number.
@@ -31,7 +30,6 @@ pub(crate) struct Session {
     pub(crate) asks: u32,
 }
 
-/// A cast.
 pub(crate) struct Cast {
     pub(crate) size: u64,
     /// It has no place in the order of its session.

@@ -8,7 +8,6 @@ use crate::relay::Relay;
 use crate::relay::cast::{Cast, Memory, Own};
 use crate::{CastId, Effect, Effects, Member, Message, Neighbour, Outcome, Runs};
 
-/// An engine.
 pub(crate) struct Engine {
     pub(crate) member: Member,
     pub(crate) running: Option<CastId>,

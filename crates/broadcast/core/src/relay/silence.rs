@@ -96,7 +96,6 @@ impl Relay {
         next
     }
 
-    /// Who is silent.
     pub(super) fn silent(&self) -> Runs {
         let silent = self.links.iter().filter(|(_, link)| link.is_silent);
         let workers = silent.filter_map(|(who, _)| match who {

@@ -69,7 +69,6 @@ struct Callbacks {
     asked: HashMap<u64, Asked>,
 }
 
-/// An encoded key.
 fn encoded(key: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     let mut bytes = Vec::with_capacity(64);
     recipe::encode_key(key.as_borrowed(), &mut bytes)?;

@@ -147,7 +147,6 @@ pub struct Totals {
     pub frames: Tally,
     /// Shared forms.
     pub shared: Tally,
-    /// Files.
     pub files: Tally,
     /// Contents that are on disk only, with the lengths of their files.
     pub spilled: Tally,

@@ -47,9 +47,7 @@ pub enum MasterEvent {
     /// A server is there, and this is known of it. Without this its domain is its node, and its weight
     /// 1. For a server that is there already, this is what has changed.
     Standing {
-        /// Which.
         server: ServerId,
-        /// What.
         standing: Standing,
     },
     /// A server is to leave: it gets no more partitions, and [`MasterEffect::Drained`] says when it
@@ -61,18 +59,12 @@ pub enum MasterEvent {
     Register {
         /// Its number.
         shuffle: ShuffleId,
-        /// What it is.
         spec: Spec,
     },
     /// A shuffle is over: nobody will read it any more.
     End(ShuffleId),
     /// A process says something.
-    Message {
-        /// Who.
-        from: ServerId,
-        /// What.
-        message: ToMaster,
-    },
+    Message { from: ServerId, message: ToMaster },
 }
 
 /// What a master wants done.
@@ -82,22 +74,18 @@ pub enum MasterEffect {
     Send {
         /// Whom.
         to: ServerId,
-        /// What.
         message: ToNode,
     },
     /// Tell the host engine that what these tasks did is gone: the transfers of these maps, and the
     /// barrier. Those that have no result are left alone.
     Invalidate {
-        /// The shuffle.
         shuffle: ShuffleId,
-        /// The maps.
         maps: Runs,
         /// Also what was read: the results of all outputs.
         outputs: bool,
     },
     /// Tell the user: a map returned other rows when it ran again, so everything runs again.
     NotDeterministic {
-        /// The shuffle.
         shuffle: ShuffleId,
         /// The map, if it is known which.
         map: Option<u32>,

@@ -16,21 +16,14 @@ pub enum ReadError {
         "partition {partition} of shuffle {shuffle:?} is not among the outputs that were \
          registered: its rows were dropped"
     )]
-    NotAnOutput {
-        /// The shuffle.
-        shuffle: ShuffleId,
-        /// The partition.
-        partition: u32,
-    },
+    NotAnOutput { shuffle: ShuffleId, partition: u32 },
     /// The server cannot be reached. Another worker may reach it: give the task back.
     #[error(
         "server {server:?}, which has partition {partition} of shuffle {shuffle:?}, cannot be \
          reached"
     )]
     Unreachable {
-        /// The shuffle.
         shuffle: ShuffleId,
-        /// The partition.
         partition: u32,
         /// Who has it.
         server: ServerId,
@@ -40,9 +33,7 @@ pub enum ReadError {
         "partition {partition} of shuffle {shuffle:?} is missing at server {server:?}: {reason}"
     )]
     Missing {
-        /// The shuffle.
         shuffle: ShuffleId,
-        /// The partition.
         partition: u32,
         /// Who should have it.
         server: ServerId,

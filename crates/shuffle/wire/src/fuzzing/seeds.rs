@@ -127,7 +127,6 @@ pub fn to_node() -> [(&'static str, ToNode); 5] {
     ]
 }
 
-/// To the master.
 pub fn to_master() -> [(&'static str, ToMaster); 8] {
     let (shuffle, group) = (SHUFFLE, group(3));
     let verdict = Verdict::Short {

@@ -323,7 +323,6 @@ impl ClientConnection {
         sending.end(outcome)
     }
 
-    /// Submits one call.
     #[pyo3(signature = (key, state, function, args, kwargs, options=None))]
     #[expect(clippy::too_many_arguments, reason = "of a call")]
     fn submit_call(

@@ -44,7 +44,6 @@ pub(super) struct Stages {
 }
 
 impl Stages {
-    /// A task begins.
     #[inline]
     pub(super) fn begin(shared: &WorkerShared, task: &Task, key: &Bytes, began: u64) -> Self {
         let tracing = shared.node.tracing();

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from treadle.pickling._imports import loads
+from treadle.pickling._import_safe_loads import loads
 
 SOON = 30
 

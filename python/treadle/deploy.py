@@ -28,8 +28,8 @@ from treadle._compat.distributed import SchedulerInfo
 from treadle._compat.distributed import SpecCluster as SpecClusterOfDistributed
 from treadle.cluster._local_cluster import LocalCluster, cluster_at
 from treadle.cluster._local_workers import process_worker
-from treadle.cluster._process import WorkerProcess
 from treadle.cluster._scheduler_comm import SchedulerComm, identity
+from treadle.cluster._worker_process import WorkerProcess
 from treadle.common._loop import off_loop
 from treadle.common._memory_limit import memory_limit_of
 from treadle.common._numbers import MOST_THREADS, integer

@@ -21,8 +21,8 @@ from treadle import _core, threaded
 from treadle._compat.dask import get_context, initialize_worker_process
 from treadle.common._settings import num_workers_of
 from treadle.local._graph import Cache, Graph, Keys, configured_cache, materialize, rerun_locally
-from treadle.local._stages import CannotTravel, in_stages
-from treadle.local._steps import run_steps
+from treadle.local._unpicklable_tasks import CannotTravel, in_stages
+from treadle.local._with_callbacks import run_steps
 
 if TYPE_CHECKING:
     from treadle.client import Client, Future

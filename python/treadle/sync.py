@@ -9,7 +9,7 @@ from dask.callbacks import Callback
 from treadle import _core
 from treadle._compat.dask import synchronous_executor
 from treadle.local._graph import Cache, Graph, Keys, configured_cache, materialize
-from treadle.local._steps import run_steps
+from treadle.local._with_callbacks import run_steps
 
 __all__ = ["get"]
 

@@ -14,7 +14,7 @@ from treadle import _core, sync
 from treadle._compat.dask import MultiprocessingPoolExecutor
 from treadle.common._settings import num_workers_of
 from treadle.local._graph import Cache, Graph, Keys, configured_cache, materialize, rerun_locally
-from treadle.local._steps import executor_size, run_steps
+from treadle.local._with_callbacks import executor_size, run_steps
 
 __all__ = ["get"]
 

@@ -109,7 +109,7 @@ def test_many_values_are_gathered_at_once(client):
 
 @pytest.mark.skipif(AGAINST != "treadle", reason="it has no trace")
 def test_what_a_client_remembers_of_its_calls_is_bounded():
-    from treadle.tracing._recording import _MOST, Spans
+    from treadle.tracing._cluster_trace import _MOST, Spans
 
     spans = Spans()
     for number in range(_MOST + 10):

@@ -538,7 +538,7 @@ def test_workers_log_what_tasks_raise(client, eventually):
 def test_few_of_many_tasks_that_fail_at_once_are_logged(caplog, monkeypatch):
     import logging
 
-    from treadle.common._aside import wait_for_asides
+    from treadle.common._stderr import wait_for_asides
     from treadle.worker._failures import FailureLog
 
     logging.disable(logging.NOTSET)

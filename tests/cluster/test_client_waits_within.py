@@ -18,7 +18,7 @@ from dask import delayed
 from distributed import Event, Lock, Queue, Semaphore, Variable, as_completed, get_client
 
 from client_support import AGAINST, SOON, inc
-from treadle.client._ends import shorter
+from treadle.client._nested_timeouts import shorter
 from waiting import until
 
 

@@ -12,7 +12,7 @@ import pytest
 import treadle
 from client_support import AGAINST, SOON
 from process_support import kill
-from treadle.cluster._process import WorkerProcess
+from treadle.cluster._worker_process import WorkerProcess
 from treadle.deploy import Scheduler, SpecCluster, Worker
 from treadle.scheduler._adaptive import workers_to_close
 from waiting import until

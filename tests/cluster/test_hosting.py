@@ -24,7 +24,7 @@ from client_support import AGAINST, SOON, pass_gate
 from treadle.common import _addresses
 from treadle.common._loop import off_loop
 from treadle.common._security import temporary
-from treadle.hosting._making import made
+from treadle.hosting._start_part import made
 from waiting import until
 
 pytestmark = [

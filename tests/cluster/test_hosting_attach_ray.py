@@ -14,7 +14,7 @@ import pytest
 import treadle
 from client_support import AGAINST
 from treadle.common._secret import new_secret
-from treadle.hosting._host import Place
+from treadle.hosting._host_base import Place
 from treadle.hosting._ray import RayHost
 from treadle.hosting._scheduler_part import SchedulerPart
 

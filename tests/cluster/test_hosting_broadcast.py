@@ -156,16 +156,16 @@ def test_connections_have_tls_where_the_cluster_has(dask_client):
 def hold_values(gate):
     """Have workers of this process wait at a gate before they take values."""
     from treadle.common._loop import off_loop
-    from treadle.hosting import _parcels
+    from treadle.hosting import _shared_values
 
-    own = _parcels.hand_over
+    own = _shared_values.hand_over
 
     async def hand_over(objects, little, dask_worker):
         gate.arrive(os.getpid())
         await off_loop(gate.wait)
         return await own(objects, little, dask_worker)
 
-    _parcels.hand_over = hand_over
+    _shared_values.hand_over = hand_over
 
 
 def scattered(client, data):

@@ -16,7 +16,7 @@ import pytest
 import treadle
 from client_support import AGAINST, SOON
 from process_support import until
-from treadle.hosting._beside import take
+from treadle.hosting._value_exchange import take
 
 pytestmark = [
     pytest.mark.skipif(AGAINST != "treadle", reason="it is about both"),
@@ -187,12 +187,12 @@ def test_the_same_key_with_another_value_is_refused_by_name(dask_client):
 
 def take_no_values():
     """A worker of Dask has no room for values that are given to it."""
-    from treadle.hosting import _beside
+    from treadle.hosting import _value_exchange
 
     async def update(*_args):
         raise MemoryError("no room here")
 
-    _beside._update = update
+    _value_exchange._update = update
 
 
 def strings(dask_worker):

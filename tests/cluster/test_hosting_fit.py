@@ -13,7 +13,7 @@ from distributed.diagnostics.plugin import WorkerPlugin
 import treadle
 from client_support import AGAINST, SOON
 from treadle.hosting._dask import made_where_it_fits
-from treadle.hosting._fit import SCHEDULER, check_hosts, check_installed
+from treadle.hosting._version_check import SCHEDULER, check_hosts, check_installed
 
 pytestmark = [
     pytest.mark.skipif(AGAINST != "treadle", reason="it is about both"),

@@ -22,9 +22,9 @@ from client_support import AGAINST, SOON, Gate, inc, pass_gate
 from process_support import until
 from treadle import Client, LocalCluster
 from treadle.client._connected import Connected
-from treadle.cluster import _process
+from treadle.cluster import _worker_process
 from treadle.cluster._scaling import Scaling
-from treadle.common import _words
+from treadle.common import _nanny_calls
 from treadle.worker import _service
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the cluster is Treadle's")
@@ -225,7 +225,7 @@ def test_nobody_waits_for_a_worker_that_is_paused(threads: LocalCluster) -> None
 
 
 def test_a_worker_may_take_its_time_to_leave(monkeypatch: Any, gate: Gate) -> None:
-    monkeypatch.setattr(_words, "_PATIENCE", 0.0)
+    monkeypatch.setattr(_nanny_calls, "_PATIENCE", 0.0)
     with (
         LocalCluster(2, threads_per_worker=1, processes=False, timeout=1) as cluster,
         Client(cluster, set_as_default=False) as client,
@@ -274,7 +274,7 @@ def test_a_cluster_has_its_workers_when_it_is_made() -> None:
 
 
 def test_a_cluster_says_why_its_workers_cannot_be_started(monkeypatch: Any) -> None:
-    monkeypatch.setattr(_process, "_COMMAND", (sys.executable, "-c", "1 / 0"))
+    monkeypatch.setattr(_worker_process, "_COMMAND", (sys.executable, "-c", "1 / 0"))
     with pytest.raises(
         RuntimeError, match=r"cannot be started; worker 0: (.|\n)*ZeroDivisionError"
     ):

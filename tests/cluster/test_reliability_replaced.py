@@ -184,7 +184,7 @@ def test_a_worker_that_closed_itself_stays_away(new_client):
 
 
 def test_what_ends_at_once_with_status_0_is_given_up():
-    from treadle.cluster._process import WorkerProcess
+    from treadle.cluster._worker_process import WorkerProcess
 
     deaths: list[object] = []
     worker = WorkerProcess("brief", ["--help"], deaths.append)
@@ -230,7 +230,7 @@ class FailingStarts:
 
 @pytest.mark.parametrize("failures", [2, 100])
 def test_a_process_that_cannot_be_started_is_tried_again_and_given_up(monkeypatch, failures):
-    from treadle.cluster._process import WorkerProcess
+    from treadle.cluster._worker_process import WorkerProcess
 
     starts = FailingStarts(failures)
     monkeypatch.setattr(subprocess, "Popen", starts)
@@ -248,11 +248,11 @@ def test_a_process_that_cannot_be_started_is_tried_again_and_given_up(monkeypatc
 
 
 def test_what_ends_late_and_never_listened_is_given_up(monkeypatch):
-    from treadle.cluster import _process
+    from treadle.cluster import _worker_process
 
     # However long each lives: it is too long for a test.
-    monkeypatch.setattr(_process, "_USEFUL", 0.0, raising=False)
-    worker = _process.WorkerProcess("brief", ["--help"], lambda _: None)
+    monkeypatch.setattr(_worker_process, "_USEFUL", 0.0, raising=False)
+    worker = _worker_process.WorkerProcess("brief", ["--help"], lambda _: None)
     until(lambda: worker.given_up, "it is given up")
     worker.close()
     worker.join(SOON)

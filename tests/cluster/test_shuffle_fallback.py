@@ -12,7 +12,7 @@ import pytest
 from pandas.testing import assert_frame_equal
 
 from client_support import AGAINST
-from treadle.shuffle import ShuffleRefusedError, _refused, _spec
+from treadle.shuffle import ShuffleRefusedError, _p2p_check, _spec
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="it is Treadle's own")
 
@@ -28,7 +28,7 @@ def frame(npartitions=6):
 def little_room(monkeypatch):
     """Workers can be told nothing of these categories."""
     monkeypatch.setattr(_spec, "_MOST_BYTES", 5000)
-    monkeypatch.setattr(_refused, "_said", type(_refused._said)())
+    monkeypatch.setattr(_p2p_check, "_said", type(_p2p_check._said)())
 
 
 def kinds_of(lazy):
@@ -95,16 +95,16 @@ def test_what_can_be_done_is_done_without_a_warning(client):
 def test_reasons():
     rows, _ = frame()
     numbered = rows.assign(_partitions=0)
-    assert _refused.why_not(numbered, "_partitions", 8) is None
-    assert "at most" in _refused.why_not(numbered, "_partitions", 2**32)
+    assert _p2p_check.why_not(numbered, "_partitions", 8) is None
+    assert "at most" in _p2p_check.why_not(numbered, "_partitions", 2**32)
     twice = pd.concat([numbered, numbered[["_partitions"]]], axis=1)
-    assert "several columns are named '_partitions'" in _refused.why_not(twice, "_partitions", 8)
+    assert "several columns are named '_partitions'" in _p2p_check.why_not(twice, "_partitions", 8)
     levels = pd.DataFrame(
         [[1, 2]], columns=pd.MultiIndex.from_tuples([("a", "x"), ("_partitions", "")])
     )
-    assert "columns have 2 levels" in _refused.why_not(levels, "_partitions", 8)
-    assert _refused.why_not(levels, ("_partitions", ""), 8) is None
-    assert "its frames are pandas.Series" in _refused.why_not(rows["name"], "_partitions", 8)
+    assert "columns have 2 levels" in _p2p_check.why_not(levels, "_partitions", 8)
+    assert _p2p_check.why_not(levels, ("_partitions", ""), 8) is None
+    assert "its frames are pandas.Series" in _p2p_check.why_not(rows["name"], "_partitions", 8)
 
 
 @pytest.mark.parametrize(

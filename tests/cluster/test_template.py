@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from client_support import AGAINST, SOON
-from treadle.cluster import _process
+from treadle.cluster import _worker_process
 from treadle.cluster._template import Forked, Template
 from waiting import until
 
@@ -78,7 +78,7 @@ def test_a_fork_that_fails_is_answered_and_the_next_one_works(forkless):
 def test_a_worker_that_is_not_forked_is_started_by_itself(
     forkless, new_client, monkeypatch, caplog
 ):
-    monkeypatch.setattr(_process, "_COMMAND", forkless)
+    monkeypatch.setattr(_worker_process, "_COMMAND", forkless)
     client = new_client(workers=2, threads_per_worker=1)
     client.wait_for_workers(2, timeout=SOON)
     parents = client.run(os.getppid)
@@ -93,7 +93,7 @@ def test_a_worker_that_is_not_forked_is_started_by_itself(
 def test_arguments_may_be_long():
     resources = " ".join(f"resource-{number}=1" for number in range(20_000))
     assert len(resources) > 1 << 18
-    with opened(_process._COMMAND) as template:
+    with opened(_worker_process._COMMAND) as template:
         worker = forked(template, "--resources", resources, "--help")
         assert b"Run workers of the scheduler" in worker.stdout.read()
         assert worker.wait(SOON) == 0
@@ -103,7 +103,7 @@ def test_a_request_that_cannot_be_sent_leaves_nothing_behind(monkeypatch: Any):
     def fail(*_: Any) -> None:
         raise OSError(errno.ENOBUFS, "no room on purpose")
 
-    with opened(_process._COMMAND) as template:
+    with opened(_worker_process._COMMAND) as template:
         before = os.listdir("/proc/self/fd")
         with monkeypatch.context() as patch:
             patch.setattr(socket, "send_fds", fail)

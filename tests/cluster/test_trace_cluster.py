@@ -22,7 +22,7 @@ from dask.utils_test import inc
 import treadle
 from client_support import AGAINST, SOON, Gate, make_client
 from process_support import send
-from treadle.tracing import _recording as _tracing
+from treadle.tracing import _cluster_trace as _tracing
 from treadle.tracing import _trace
 from waiting import until
 

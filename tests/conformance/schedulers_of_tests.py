@@ -11,7 +11,7 @@ from distributed import Scheduler, Status
 from treadle.client import _gather
 from treadle.client._state import State
 from treadle.errors._unserved import is_public
-from treadle.scheduler._scheduler import SchedulerStandIn
+from treadle.scheduler._standin import SchedulerStandIn
 
 _there: weakref.WeakSet[SchedulerOfTest] = weakref.WeakSet()
 

@@ -62,7 +62,7 @@ from servers_of_tests import (
     unserved,
 )
 from treadle.client import LocalCluster
-from treadle.common._aside import aside
+from treadle.common._stderr import aside
 from treadle.errors._unserved import is_public
 from treadle.shuffle import _graph
 

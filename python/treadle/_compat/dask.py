@@ -30,7 +30,7 @@ NODES = {
     "parse_input": Contact("dask._task_spec:parse_input", "find references in arguments"),
 }
 
-#: What `treadle.client._methods` changes in modules of Dask, when these are imported.
+#: What `treadle.client._shuffle_method` changes in modules of Dask, when these are imported.
 PATCHED = {
     # Looked at, not changed: the frames of its `persist`.
     "collections": Contact(

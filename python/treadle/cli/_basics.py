@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from treadle.cli._values import file_to_write
-from treadle.common._child import ANNOUNCED
+from treadle.common._command_process import ANNOUNCED
 
 if TYPE_CHECKING:
     from treadle._core import Listener

@@ -23,7 +23,7 @@ from treadle.cli._basics import (
     told,
 )
 from treadle.cli._values import Number, Seconds, file_to_write
-from treadle.common._child import Child
+from treadle.common._command_process import Child
 
 if TYPE_CHECKING:
     from treadle._core import TransferConnection as Connection

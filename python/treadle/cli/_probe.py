@@ -23,7 +23,7 @@ from treadle.cli._basics import (
 )
 from treadle.cli._probe_agent import CONNECT_TIMEOUT, Agent
 from treadle.cli._values import Seconds
-from treadle.common._child import Child
+from treadle.common._command_process import Child
 
 __all__ = ["probe"]
 

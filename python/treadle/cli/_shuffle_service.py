@@ -94,7 +94,7 @@ def shuffle_master(
     with clear_errors():
         from treadle import _core
         from treadle.shuffle._journal import default_path
-        from treadle.shuffle._keeper import Keeper
+        from treadle.shuffle._journal_writer import Keeper
 
         master = _core.ShuffleMaster(
             credentials.address(address),

@@ -126,7 +126,7 @@ def _asked(
         raise click.UsageError("give the scheduler's ADDRESS, or --scheduler-file")
     found, credentials, _ = scheduler_of(address, scheduler_file, tls, insecure, secret_file)
     from treadle.common._calls import pack, unpack_answer
-    from treadle.common._words import tell
+    from treadle.common._nanny_calls import tell
     from treadle.shuffle._history import ShuffleRecord, Shuffles
 
     asked = partial(

@@ -348,8 +348,8 @@ def _run(
     from treadle.common._log import silence
     from treadle.common._settings import memory_share_of_termination, preloads_of, warn_of_unread
     from treadle.worker._main_thread import MainThread
+    from treadle.worker._nanny_channel import Supervisor
     from treadle.worker._service import Service
-    from treadle.worker._supervisor import Supervisor
 
     if silence_logs:
         silence(silence_logs)

@@ -13,14 +13,14 @@ except ImportError as error:
         "run `pip install 'distributed>=2025.11'`, or `pip install '.[cluster]'` in a clone"
     ) from error
 
-from treadle.client import _dispatch, _feed
+from treadle.client import _dispatch, _progress_comm
+from treadle.client._as_completed import as_completed
 from treadle.client._client import Client
-from treadle.client._completed import as_completed
 from treadle.client._future import Future
 from treadle.client._progress import progress
 from treadle.cluster._local_cluster import LocalCluster
 from treadle.errors import _own_frames
-from treadle.errors._failures import ActorLost, DataLost, InputUnavailable, WorkerLost
+from treadle.errors._lost_keys import ActorLost, DataLost, InputUnavailable, WorkerLost
 
 __all__ = [
     "ActorLost",
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 wait = distributed.wait
-_feed.register()
+_progress_comm.register()
 _dispatch.register()
 LocalCluster.client_class = Client
 

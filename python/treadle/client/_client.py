@@ -24,17 +24,17 @@ from tlz import partition_all  # type: ignore[import-untyped]
 from treadle import _core
 from treadle._compat.dask import HLGExpr
 from treadle._compat.distributed import pack_data, parse_timedelta
-from treadle.client import _observed, _options
+from treadle.client import _options, _update_graph
+from treadle.client._before_connected import Early
 from treadle.client._distributed import documented, futures_of
-from treadle.client._early import Early
 from treadle.client._future import Future
 from treadle.client._gather import Gathering, find_futures
 from treadle.client._graphs import in_executors, nodes_of
 from treadle.client._scatter import Scattering
 from treadle.client._state import Cancellation, Expected, State
-from treadle.client._viewing import Viewing
+from treadle.client._views import Viewing
 from treadle.common._numbers import integer
-from treadle.errors._short import shortened
+from treadle.errors._shortened import shortened
 from treadle.worker._executors import in_executor
 from treadle.worker._spans import in_span
 
@@ -142,8 +142,8 @@ class Client(Viewing):
             retries=retries,
             resources=resources,
         )
-        if _observed.is_told(self, annotations):
-            _observed.tell(self, connection, [key], [key], annotations)
+        if _update_graph.is_told(self, annotations):
+            _update_graph.tell(self, connection, [key], [key], annotations)
         if "span" in annotations:
             func = in_span(func, annotations["span"])
         if (executor := _options.executor_of(annotations, key)) is not None:
@@ -326,9 +326,9 @@ class Client(Viewing):
         if len(states) != len(fresh):
             keys = list(compress(keys, fresh))
         parts = _options.of_calls(annotations, actor, keys)
-        if _observed.is_told(self, annotations):
+        if _update_graph.is_told(self, annotations):
             wanted = [future.key for future in futures]
-            _observed.tell(self, connection, wanted, keys, annotations)
+            _update_graph.tell(self, connection, wanted, keys, annotations)
         if "span" in annotations:
             func = in_span(func, annotations["span"])
         functions = {
@@ -421,8 +421,8 @@ class Client(Viewing):
         options, options_of = _options.of_graph(graph, annotations, by_key, actors)
         graph = in_executors(graph, _options.executors_of(graph, annotations, by_key))
         submit = partial(self._submit_graph, connection, graph, wanted, options, options_of)
-        if _observed.is_told(self, annotations, by_key):
-            _observed.tell(
+        if _update_graph.is_told(self, annotations, by_key):
+            _update_graph.tell(
                 self, connection, wanted, graph, annotations, by_key, metadata=span_metadata
             )
         try:

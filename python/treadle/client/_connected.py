@@ -26,12 +26,12 @@ from treadle._compat.distributed import (
     SchedulerInfo,
     parse_timedelta,
 )
+from treadle.client._before_connected import Early
 from treadle.client._defaults import DefaultSettings
 from treadle.client._distributed import ClientOfDistributed, ClosedClientError
-from treadle.client._early import Early
 from treadle.client._handlers import Handlers
-from treadle.client._methods import unchosen_methods
-from treadle.client._scheduler import Nodes, Scheduler, stream
+from treadle.client._scheduler_rpc import Nodes, Scheduler, stream
+from treadle.client._shuffle_method import unchosen_methods
 from treadle.client._state import NO_REASON, Cancellation
 from treadle.client._waiting import USABLE, Waiting
 from treadle.cluster._local_cluster import LocalCluster
@@ -44,7 +44,7 @@ from treadle.common._settings import warn_of_unread
 from treadle.local._install import Installation, found_by_client, left_by_client
 from treadle.pickling._script import refuse_while_imported
 from treadle.tracing import _trace
-from treadle.tracing._recording import ClusterTrace, Spans
+from treadle.tracing._cluster_trace import ClusterTrace, Spans
 
 if TYPE_CHECKING:
     from treadle.hosting import Host
@@ -210,7 +210,7 @@ class Connected(Waiting):
         address = self.shuffle_servers
         if address is None:
             return None
-        from treadle.shuffle._reach import why_not_served
+        from treadle.shuffle._service_check import why_not_served
 
         secret, certificates = self._credentials.secret, self._credentials.certificates
         credentials = {

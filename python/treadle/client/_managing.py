@@ -12,10 +12,10 @@ from treadle._compat.distributed import SchedulerInfo, WorkerStartTimeoutError, 
 from treadle.client import _distributed
 from treadle.client._distributed import documented
 from treadle.client._hosted import Hosted
-from treadle.client._scheduler import ask_python
+from treadle.client._scheduler_rpc import ask_python
 from treadle.cluster._local_cluster import LocalCluster, cluster_at
 from treadle.cluster._options import dashboard_at
-from treadle.cluster._process import WorkerProcess
+from treadle.cluster._worker_process import WorkerProcess
 from treadle.common import _scheduler_file
 from treadle.common._ask import ask
 from treadle.pickling._by_value import ByValue

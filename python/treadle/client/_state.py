@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 from treadle._compat.distributed import clean_exception
 from treadle.client._distributed import FutureCancelledError, FutureStateOfDistributed, wait_for
 from treadle.common._loop import call_in
-from treadle.errors._failures import Failure, Raised
+from treadle.errors._lost_keys import Failure, Raised
 
 __all__ = ["NO_REASON", "PENDING", "Cancellation", "Expected", "State", "until"]
 

@@ -11,9 +11,7 @@ from typing import Any, NoReturn
 from treadle import _core
 from treadle._compat.distributed import parse_timedelta, wait_of_distributed
 from treadle.client import _distributed
-from treadle.client._counting import Counting
 from treadle.client._distributed import ClosedClientError, FutureCancelledError
-from treadle.client._ends import ending, shorter
 from treadle.client._gather import (
     all_done,
     any_done,
@@ -21,6 +19,8 @@ from treadle.client._gather import (
     waited,
     waiting_for,
 )
+from treadle.client._nested_timeouts import ending, shorter
+from treadle.client._refcounts import Counting
 from treadle.common._ask import called_back
 from treadle.common._loop import call_in
 from treadle.worker import blocking

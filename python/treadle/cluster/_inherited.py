@@ -9,7 +9,7 @@ from typing import Any
 
 import dask.config
 
-from treadle.shuffle._unchosen import Unchosen
+from treadle.shuffle._default_method import Unchosen
 
 __all__ = ["inherited"]
 

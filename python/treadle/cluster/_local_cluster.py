@@ -38,20 +38,20 @@ from treadle.cluster._options import (
     level_of,
     warn_without_effect,
 )
-from treadle.cluster._process import Death, WorkerProcess, template_of
 from treadle.cluster._scaling import FAREWELL, Adaptive, Scaling
 from treadle.cluster._scheduler_comm import SchedulerComm, identity
+from treadle.cluster._worker_process import Death, WorkerProcess, template_of
 from treadle.common import _addresses
-from treadle.common._aside import wait_for_asides
 from treadle.common._demands import security_of_cluster
 from treadle.common._loop import made_apart, off_loop
 from treadle.common._memory_limit import memory_limit_of
 from treadle.common._names import name_of
+from treadle.common._nanny_calls import tell
 from treadle.common._numbers import MOST_THREADS, MOST_WORKERS, integer
 from treadle.common._secret import kept
 from treadle.common._security import Certificates, named
 from treadle.common._settings import resources_of, scheduler_settings
-from treadle.common._words import tell
+from treadle.common._stderr import wait_for_asides
 from treadle.errors._unserved import UnservedError
 from treadle.pickling import _script
 from treadle.scheduler import SupervisedSidecar

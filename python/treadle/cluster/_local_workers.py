@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from treadle.cluster._arguments import arguments_of
-from treadle.cluster._process import WorkerProcess
 from treadle.cluster._template import Template
+from treadle.cluster._worker_command import arguments_of
+from treadle.cluster._worker_process import WorkerProcess
 from treadle.worker._thread import ThreadWorker
 
 if TYPE_CHECKING:

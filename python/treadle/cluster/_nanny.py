@@ -28,7 +28,7 @@ from treadle.worker._rpc import RPC
 from treadle.worker._run import run_function
 
 if TYPE_CHECKING:
-    from treadle.cluster._process import WorkerProcess
+    from treadle.cluster._worker_process import WorkerProcess
 
 __all__ = ["Nanny"]
 

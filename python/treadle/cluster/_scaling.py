@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import distributed
 
-from treadle.cluster._process import WorkerProcess
 from treadle.cluster._scheduler_comm import identity
+from treadle.cluster._worker_process import WorkerProcess
 from treadle.common._loop import off_loop
 
 if TYPE_CHECKING:

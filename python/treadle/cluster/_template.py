@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from itertools import count
 from typing import IO, Any
 
-from treadle.cluster._withheld import withhold
+from treadle.cluster._fork_descriptors import withhold
 
 __all__ = ["Forked", "Template"]
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from treadle._compat.distributed import Serialize, ToPickle
-from treadle.errors import _of_tasks as errors
-from treadle.pickling import _by_value, _whole
+from treadle.errors import _pickled as errors
+from treadle.pickling import _by_value, _lossless
 
 __all__ = [
     "NATIVE",
@@ -74,7 +74,7 @@ class _Opener(pickle.Unpickler):
 
 
 def _pack(value: Any) -> bytes:
-    return _whole.dumps_by(_Packer, value)
+    return _lossless.dumps_by(_Packer, value)
 
 
 def _is_plain(value: Any, depth: int = 8) -> bool:

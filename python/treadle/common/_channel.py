@@ -124,7 +124,7 @@ class Channel:
     async def _answer(self, number: int, operation: str, content: Any) -> None:
         from treadle.common._calls import pack_answer, unpack
         from treadle.common._loop import off_loop
-        from treadle.errors import _of_tasks as errors
+        from treadle.errors import _pickled as errors
 
         answer, failure = None, None
         try:

@@ -15,7 +15,7 @@ __all__ = ["CLIENT", "LOCAL", "WAITS", "between", "shorten"]
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _IN = r"treadle[\\\/]"
 #: Around a task in this process.
-LOCAL = _IN + r"(sync|threaded|processes|local[\\\/]_stages|local[\\\/]_steps)\.py"
+LOCAL = _IN + r"(sync\.py|threaded\.py|processes\.py|local[\\\/])"
 #: Around the calls of a client.
 CLIENT = _IN + r"(client|cluster|common|errors)[\\\/]"
 #: Between a call and the exception of a task that it raises.

@@ -8,7 +8,7 @@ the rows of its shuffles.
 from treadle.hosting._accelerate import accelerate, decelerate
 from treadle.hosting._attach import attach, detach
 from treadle.hosting._collections import adopt, give_back
-from treadle.hosting._host import Host, Place
+from treadle.hosting._host_base import Host, Place
 from treadle.hosting._ray import attach_ray, from_ray, to_ray
 
 __all__ = [

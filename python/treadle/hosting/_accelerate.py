@@ -10,7 +10,7 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from treadle.common._security import Certificates
 from treadle.hosting._attach import check_client, check_options, run
 from treadle.hosting._dask import DaskHost, HostedScheduler, HostedWorker
-from treadle.hosting._host import Place
+from treadle.hosting._host_base import Place
 
 __all__ = ["accelerate", "decelerate"]
 
@@ -56,16 +56,16 @@ class ShufflingWorker(HostedWorker):
     passes_values = False
 
     async def setup(self, worker: Any) -> None:
-        from treadle.hosting import _parcels
+        from treadle.hosting import _shared_values
 
         await super().setup(worker)
         if self._part is not None:
-            _parcels.enter(self._scheduler, worker)
+            _shared_values.enter(self._scheduler, worker)
 
     async def teardown(self, worker: Any) -> None:
-        from treadle.hosting import _parcels
+        from treadle.hosting import _shared_values
 
-        _parcels.leave(self._scheduler, worker)
+        _shared_values.leave(self._scheduler, worker)
         await super().teardown(worker)
 
     @property

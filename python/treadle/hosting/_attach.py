@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import distributed
 
 from treadle.hosting._dask import DaskHost
-from treadle.hosting._host import Host, Place
+from treadle.hosting._host_base import Host, Place
 
 if TYPE_CHECKING:
     from treadle.client import Client

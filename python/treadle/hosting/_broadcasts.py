@@ -20,8 +20,8 @@ from distributed import Status
 
 from treadle._compat.distributed import Serialized
 from treadle.common._loop import off_loop
-from treadle.hosting._parcels import Parcel, hand_over
 from treadle.hosting._scheduler_part import SchedulerPart
+from treadle.hosting._shared_values import Parcel, hand_over
 
 if TYPE_CHECKING:
     from treadle.client import Client

@@ -29,9 +29,9 @@ from treadle._core import __version__
 from treadle.common._loop import off_loop
 from treadle.common._secret import new_secret
 from treadle.common._security import Certificates, certificates_of, temporary
-from treadle.hosting._fit import SCHEDULER, check_hosts, check_installed
-from treadle.hosting._host import Host, Place
-from treadle.hosting._making import made
+from treadle.hosting._host_base import Host, Place
+from treadle.hosting._start_part import made
+from treadle.hosting._version_check import SCHEDULER, check_hosts, check_installed
 
 __all__ = ["DaskHost", "HostedScheduler", "HostedWorker"]
 
@@ -306,12 +306,12 @@ class HostedWorker(WorkerPlugin):
             raise RuntimeError(text) from error
 
     async def _begin(self, worker: Any, make: Callable[[], Any]) -> None:
-        from treadle.hosting import _beside
+        from treadle.hosting import _value_exchange
 
         self._part = await made(make, lambda: not self._is_torn_down)
         # Otherwise the worker ends, or Treadle was detached meanwhile.
         if self._part is not None and self.passes_values and not self._processes:
-            _beside.enter(worker)
+            _value_exchange.enter(worker)
 
     async def _try_again(self, worker: Any, make: Callable[[], Any]) -> None:
         while self._part is None and not self._is_torn_down:
@@ -327,7 +327,7 @@ class HostedWorker(WorkerPlugin):
             await off_loop(self._part.rejoin)
 
     async def teardown(self, worker: Any) -> None:
-        from treadle.hosting import _beside
+        from treadle.hosting import _value_exchange
 
         self._is_torn_down = True
         if self._trying is not None:
@@ -336,7 +336,7 @@ class HostedWorker(WorkerPlugin):
         if part is not None:
             await off_loop(part.close)
         if self.passes_values:
-            _beside.leave(worker)
+            _value_exchange.leave(worker)
 
 
 class DaskHost(Host):
@@ -464,12 +464,12 @@ class DaskHost(Host):
         return scheduler is not None and scheduler.address == self._address
 
     async def adopt(self, client: Any, futures: Collection[Any]) -> Mapping[Hashable, Any]:
-        from treadle.hosting._exchange import adopted
+        from treadle.hosting._futures import adopted
 
         return await adopted(client, futures, self._ask, self._address, self._same)
 
     async def give_back(self, client: Any, futures: Collection[Any]) -> Mapping[Hashable, Any]:
-        from treadle.hosting._exchange import given_back
+        from treadle.hosting._futures import given_back
 
         return await given_back(client, futures, self._ask, self._address, self._same)
 

@@ -19,7 +19,7 @@ from treadle._compat.distributed import P2PConsistencyError, ShuffleClosedError,
 from treadle.common._loop import off_loop
 from treadle.hosting._accelerate import NAME
 from treadle.shuffle._kinds import Kind, kind_of
-from treadle.shuffle._named import named
+from treadle.shuffle._named_errors import named
 from treadle.shuffle._piece import Piece
 from treadle.shuffle._spec import read_spec
 from treadle.worker._native import Native

@@ -17,7 +17,7 @@ from treadle import _core
 from treadle.common._loop import LoopThread, off_loop
 from treadle.common._secret import new_secret
 from treadle.common._security import Certificates, certificates_of, temporary
-from treadle.hosting._host import Host, Place
+from treadle.hosting._host_base import Host, Place
 
 if TYPE_CHECKING:
     from treadle.client import Client

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.cluster._local_cluster import LocalCluster
 from treadle.common._security import Certificates
-from treadle.scheduler._scheduler import SchedulerStandIn
+from treadle.scheduler._standin import SchedulerStandIn
 
 if TYPE_CHECKING:
     from treadle.client import Client

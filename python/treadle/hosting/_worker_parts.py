@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from treadle import _core
-from treadle.cluster._arguments import arguments_of
-from treadle.cluster._process import WorkerProcess
+from treadle.cluster._worker_command import arguments_of
+from treadle.cluster._worker_process import WorkerProcess
 from treadle.common._secret import secret_file_in
 from treadle.common._security import Certificates, of_prefix, write_certificates
 from treadle.worker._ends import Cause

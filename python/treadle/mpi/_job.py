@@ -18,7 +18,7 @@ import dask.config
 from treadle.common._memory_limit import memory_limit_of
 from treadle.common._secret import new_secret
 from treadle.common._security import certificates_of, temporary
-from treadle.hosting._host import Place
+from treadle.hosting._host_base import Place
 
 if TYPE_CHECKING:
     from treadle.hosting._worker_parts import WorkerPart

@@ -22,9 +22,9 @@ from typing import Any, TypeAlias
 import cloudpickle
 
 from treadle import _core
-from treadle.pickling import _whole
+from treadle.pickling import _lossless
+from treadle.pickling._mp_main import SCRIPT, pickle_spawned_by_value
 from treadle.pickling._script import reduce_own
-from treadle.pickling._spawned import SCRIPT, pickle_spawned_by_value
 
 __all__ = ["ByValue", "Pickler", "dumps", "dumps_as_needed"]
 
@@ -55,7 +55,7 @@ class Pickler(_Base):  # type: ignore[misc]
             reduced = _reduce_curried(obj)
         elif self._names_own and (kind is FunctionType or issubclass(kind, type)):
             reduced = reduce_own(obj, _dumps_alone)
-        elif (whole := _whole.reduce(obj)) is not NotImplemented:
+        elif (whole := _lossless.reduce(obj)) is not NotImplemented:
             reduced = whole
         return super().reducer_override(obj) if reduced is None else reduced
 
@@ -77,12 +77,12 @@ def dumps(
         Whatever pickling raises.
     """
     try:
-        return _whole.dumps_by(Pickler, value, protocol, buffer_callback)
+        return _lossless.dumps_by(Pickler, value, protocol, buffer_callback)
     except Exception:
         if "distributed" in sys.modules:
             # Buffers that were called back are of no use, and do no harm.
             with suppress(Exception):
-                return _whole.dumps_by(_of_families(), value, protocol)
+                return _lossless.dumps_by(_of_families(), value, protocol)
         raise
 
 
@@ -114,7 +114,7 @@ class ByValue:
 
 
 def _dumps_alone(value: Any) -> bytes:
-    return _whole.dumps_by(_Alone, value)
+    return _lossless.dumps_by(_Alone, value)
 
 
 def _of_families() -> Any:

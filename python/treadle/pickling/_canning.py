@@ -23,8 +23,8 @@ from types import CellType, CodeType, FunctionType
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from treadle._compat.ipyparallel import CANNED
-from treadle.pickling import _by_value, _whole
-from treadle.pickling._whole import PLAIN
+from treadle.pickling import _by_value, _lossless
+from treadle.pickling._lossless import PLAIN
 
 __all__ = [
     "Buffer",
@@ -229,7 +229,7 @@ class _Canner(_by_value.Pickler):
         reduce = _OF_IPYPARALLEL.get((kind.__module__, kind.__qualname__))
         if reduce is not None:
             return reduce(obj)
-        found = _whole.reduce(obj)
+        found = _lossless.reduce(obj)
         if found is not NotImplemented:
             return found
         return super().reducer_override(obj)

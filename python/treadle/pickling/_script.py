@@ -24,7 +24,7 @@ from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 from treadle import _core
-from treadle.pickling._spawned import SPAWNED
+from treadle.pickling._mp_main import SPAWNED
 
 __all__ = [
     "Main",

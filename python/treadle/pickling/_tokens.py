@@ -8,7 +8,7 @@ from typing import Any
 
 from dask.tokenize import tokenize as tokenize_as_dask
 
-from treadle.pickling._whole import PLAIN
+from treadle.pickling._lossless import PLAIN
 
 __all__ = ["tokenize"]
 

@@ -5,7 +5,7 @@ It has distributed's locks, queues, variables and so on, plugins, and what ``run
 
 from __future__ import annotations
 
+from treadle.scheduler._restarted import SupervisedSidecar
 from treadle.scheduler._sidecar import Sidecar
-from treadle.scheduler._supervised import SupervisedSidecar
 
 __all__ = ["Sidecar", "SupervisedSidecar"]

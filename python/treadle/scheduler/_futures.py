@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from treadle.common._ask import ask
-from treadle.errors import _failures
-from treadle.errors import _of_tasks as errors
+from treadle.errors import _lost_keys
+from treadle.errors import _pickled as errors
 from treadle.scheduler._connection import Connection
 
 __all__ = ["Tasks", "Watched", "failure_of"]
@@ -78,7 +78,7 @@ class Watched:
 
 def failure_of(kind: str, key: Hashable, payload: Any) -> BaseException:
     """Return the exception of a task that did not raise."""
-    return _failures.exception(kind, key, payload)
+    return _lost_keys.exception(kind, key, payload)
 
 
 class Tasks(Mapping[Hashable, Watched]):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from treadle.scheduler._supervised import SupervisedSidecar
+    from treadle.scheduler._restarted import SupervisedSidecar
 
 __all__ = ["IdleTime"]
 

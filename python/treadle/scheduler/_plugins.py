@@ -17,7 +17,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from treadle._compat.distributed import get_plugin_name
 
 if TYPE_CHECKING:
-    from treadle.scheduler._scheduler import SchedulerStandIn
+    from treadle.scheduler._standin import SchedulerStandIn
 
 __all__ = ["NannyPlugins", "SchedulerPlugins", "WorkerPlugins"]
 

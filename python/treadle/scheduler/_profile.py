@@ -11,7 +11,7 @@ from dask.utils import parse_timedelta
 from distributed import profile
 
 if TYPE_CHECKING:
-    from treadle.scheduler._scheduler import SchedulerStandIn
+    from treadle.scheduler._standin import SchedulerStandIn
 
 __all__ = ["Profiles"]
 

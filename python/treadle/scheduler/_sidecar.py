@@ -17,11 +17,11 @@ import dask
 
 from treadle.common._calls import pack_answer, unpack
 from treadle.common._loop import LoopThread
-from treadle.common._words import is_supervisor
-from treadle.errors import _of_tasks as errors
+from treadle.common._nanny_calls import is_supervisor
+from treadle.errors import _pickled as errors
 from treadle.scheduler._connection import Connection, Handlers
 from treadle.scheduler._leases import Leases
-from treadle.scheduler._scheduler import SchedulerStandIn
+from treadle.scheduler._standin import SchedulerStandIn
 from treadle.shuffle._journal import Journal
 
 if TYPE_CHECKING:

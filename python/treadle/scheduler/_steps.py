@@ -24,12 +24,12 @@ from distributed.spans import Span, SpansSchedulerExtension
 from treadle._compat.distributed import Computation, TaskGroup, TaskPrefix, TaskState
 from treadle.common._groups import group_of, prefix_of
 from treadle.common._story import state_of
-from treadle.errors import _of_tasks as errors
+from treadle.errors import _pickled as errors
 from treadle.scheduler._futures import failure_of
 from treadle.scheduler._views import class_name
 
 if TYPE_CHECKING:
-    from treadle.scheduler._scheduler import SchedulerStandIn
+    from treadle.scheduler._standin import SchedulerStandIn
 
 __all__ = ["Steps"]
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from treadle.shuffle._piece import Piece
 
 if TYPE_CHECKING:
-    from treadle.shuffle._agreed import Agreed
     from treadle.shuffle._arrays import assemble_array, split_array
     from treadle.shuffle._assemble import assemble
+    from treadle.shuffle._common_plan import Agreed
     from treadle.shuffle._history import ShuffleRecord, Sizes
+    from treadle.shuffle._p2p_check import ShuffleRefusedError
     from treadle.shuffle._reader import Reader
-    from treadle.shuffle._refused import ShuffleRefusedError
     from treadle.shuffle._service import Service
     from treadle.shuffle._service_errors import (
         DamagedRows,

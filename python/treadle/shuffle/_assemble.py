@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from treadle import _core
-from treadle.shuffle._agreed import Agreed
+from treadle.shuffle._common_plan import Agreed
 from treadle.shuffle._piece import Piece
 from treadle.shuffle._reconcile import reconcile
 from treadle.shuffle._schema import Schema, is_same_name

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from treadle.shuffle._dtypes import used_bytes
 from treadle.shuffle._pickles import dumps
-from treadle.shuffle._under_nulls import emptied, zeroed
+from treadle.shuffle._zero_nulls import emptied, zeroed
 
 Bytes = tuple[Any, Any, Any]
 Field = Any  # an array, or `Bytes`

@@ -307,7 +307,7 @@ def _height(size: int, top: int) -> int:
 
 def _text_of(failure: Sequence[Any]) -> str:
     """Return why a task failed, as the scheduler says it: the kind, the key at fault, and more."""
-    from treadle.errors import _of_tasks as errors
+    from treadle.errors import _pickled as errors
 
     kind, key, more = failure
     if kind == "raised":

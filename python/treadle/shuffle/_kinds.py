@@ -42,7 +42,7 @@ class Frames:
     """Data frames: inputs and outputs are numbers."""
 
     def __init__(self, spec: FrameSpec) -> None:
-        from treadle.shuffle._agreed import Agreed
+        from treadle.shuffle._common_plan import Agreed
 
         self._agreed = Agreed(spec.meta, spec.column, spec.partitions, drop_column=spec.drop_column)
         self.width = self._agreed.width

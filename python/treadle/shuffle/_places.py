@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from distributed.exceptions import Reschedule
 
-from treadle.shuffle._errors import DamagedRows, OutOfDisk
+from treadle.shuffle._p2p_errors import DamagedRows, OutOfDisk
 from treadle.shuffle._service import Service
 from treadle.shuffle._service_errors import DamagedRows as DamagedAtServers
 from treadle.shuffle._service_errors import NoRoom, RowsLost, ShuffleError, Superseded

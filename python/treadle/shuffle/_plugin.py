@@ -15,7 +15,7 @@ from distributed.exceptions import Reschedule
 
 from treadle.common._calls import error_of, pack, unpack_answer
 from treadle.shuffle._kinds import Kind, kind_of
-from treadle.shuffle._named import named
+from treadle.shuffle._named_errors import named
 from treadle.shuffle._piece import Piece
 from treadle.shuffle._places import AtServers, AtWorkers, Gone, Place, Services, label
 from treadle.shuffle._spec import read_spec

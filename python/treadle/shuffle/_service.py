@@ -24,9 +24,9 @@ from treadle.shuffle._service_errors import NoRoom, ShuffleError
 from treadle.shuffle._shuffle import Shuffle
 
 if TYPE_CHECKING:
-    from treadle.common._child import Child
+    from treadle.common._command_process import Child
     from treadle.shuffle._history import Shuffles
-    from treadle.shuffle._keeper import Keeper
+    from treadle.shuffle._journal_writer import Keeper
 
 __all__ = ["Service"]
 
@@ -111,7 +111,7 @@ class Service:
         self._process = os.getpid()
         try:
             if address is None:
-                from treadle.shuffle._keeper import Keeper
+                from treadle.shuffle._journal_writer import Keeper
 
                 count = integer("servers", servers, 1, _MOST_SERVERS)
                 limit = memory_limit_of(memory_limit, "memory_limit", 0.5)
@@ -140,7 +140,7 @@ class Service:
                 "a service of this machine uses the user's own secret: without an address, give "
                 "neither secret= nor certificates= nor insecure="
             )
-        from treadle.common._child import Child
+        from treadle.common._command_process import Child
 
         # Without a unit, 1 would be a share.
         options = ["--memory-limit", f"{memory}B", "--http", "none", "--supervised"]

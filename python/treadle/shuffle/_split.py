@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from treadle import _core
-from treadle.shuffle._agreed import Agreed
 from treadle.shuffle._columns import Field
+from treadle.shuffle._common_plan import Agreed
 from treadle.shuffle._schema import Schema, levels, plain
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from treadle import _core
 from treadle.common._numbers import integer
-from treadle.shuffle._given import integers
+from treadle.shuffle._user_rows import integers
 
 if TYPE_CHECKING:
     from treadle.shuffle._shuffle import Shuffle

@@ -12,7 +12,7 @@ from treadle import _core
 from treadle.common._groups import group_of, prefix_of
 from treadle.shuffle._places import labelled
 from treadle.tracing._clocks import Clock, Sample
-from treadle.tracing._recording import Recording
+from treadle.tracing._cluster_trace import Recording
 
 __all__ = ["Timeline", "clients", "timeline"]
 

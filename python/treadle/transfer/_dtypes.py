@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from treadle.pickling._spawned import SCRIPT
+from treadle.pickling._mp_main import SCRIPT
 
 __all__ = ["dtype_of", "name_of"]
 

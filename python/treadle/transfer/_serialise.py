@@ -7,9 +7,9 @@ import sys
 from typing import Any
 
 from treadle import _core
-from treadle.pickling import _by_value, _whole
-from treadle.pickling._spawned import SCRIPT
-from treadle.pickling._whole import PLAIN
+from treadle.pickling import _by_value, _lossless
+from treadle.pickling._lossless import PLAIN
+from treadle.pickling._mp_main import SCRIPT
 
 __all__ = ["decode", "encode"]
 
@@ -46,7 +46,7 @@ def encode(obj: Any, as_array: bool) -> Any:
 def decode(kind: int, frames: list[Any]) -> Any:
     """Return the object that consists of received frames."""
     if kind == _MEMORYVIEW:
-        return _whole.view_of(frames[1], *pickle.loads(frames[0]))
+        return _lossless.view_of(frames[1], *pickle.loads(frames[0]))
     raise TypeError(
         f"an object of kind {kind} arrived, which this version of Treadle does not know: "
         "run the same version on both sides"
@@ -83,7 +83,7 @@ def _pickle(obj: Any) -> Encoded:
 
     try:
         with _core.Pickling():
-            stream = _whole.dumps(obj, buffer_callback=keep)
+            stream = _lossless.dumps(obj, buffer_callback=keep)
         by_value = SCRIPT in stream
     except (AttributeError, pickle.PicklingError, TypeError):
         # Lambdas, local classes, modules, …
@@ -91,13 +91,13 @@ def _pickle(obj: Any) -> Encoded:
     if by_value:
         # What is defined in this process's script does not exist in the other's.
         buffers.clear()
-        stream = _whole.dumps_by(_by_value.Pickler, obj, buffer_callback=keep)
+        stream = _lossless.dumps_by(_by_value.Pickler, obj, buffer_callback=keep)
     return _PICKLE, stream, buffers
 
 
 def _encode_memoryview(view: memoryview) -> Encoded:
     data = view if view.c_contiguous else view.tobytes()
-    return _MEMORYVIEW, pickle.dumps(_whole.layout_of(view), protocol=5), [data]
+    return _MEMORYVIEW, pickle.dumps(_lossless.layout_of(view), protocol=5), [data]
 
 
 def _compact(obj: Any) -> Any:

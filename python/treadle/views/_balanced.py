@@ -11,7 +11,7 @@ from ipyparallel import AsyncResult, Dependency, Reference
 
 from treadle._compat.ipyparallel import PrePickled, getname
 from treadle.pickling import _canning
-from treadle.views._spread import SpreadFunction, Spreading
+from treadle.views._per_engine import SpreadFunction, Spreading
 from treadle.views._tasks import Task
 from treadle.worker._balanced import map_part
 

@@ -15,7 +15,7 @@ from treadle.common._numbers import whole
 from treadle.pickling import _canning
 from treadle.views._cast import Cast, CastResult
 from treadle.views._messages import History, Outstanding
-from treadle.views._spread import SpreadFunction, Spreading
+from treadle.views._per_engine import SpreadFunction, Spreading
 
 __all__ = ["BroadcastView", "DirectView"]
 

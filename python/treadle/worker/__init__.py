@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from treadle.errors import _of_tasks as errors
+from treadle.errors import _pickled as errors
 from treadle.worker._slots import blocking
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from treadle._compat.dask import TaskRef
 from treadle._compat.distributed import run_actor
 from treadle.common._calls import Opaque
 from treadle.common._groups import prefix_of
-from treadle.errors import _of_tasks as errors
+from treadle.errors import _pickled as errors
 from treadle.pickling import _by_value
 from treadle.worker._slots import worker_here
 

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from treadle.common import _reply
 from treadle.common._loop import LoopThread
-from treadle.errors import _of_tasks as errors
+from treadle.errors import _pickled as errors
 from treadle.pickling import _canning
 from treadle.worker._casts import Cast, Casts, Result
 from treadle.worker._main_thread import MainThread

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Hashable
 
-from treadle.errors import _of_tasks as errors
+from treadle.errors import _pickled as errors
 
 __all__ = ["FailureLog"]
 
@@ -40,7 +40,7 @@ class FailureLog:
         if count > _MOST:
             return
         # Not before a task fails.
-        from treadle.common._aside import aside
+        from treadle.common._stderr import aside
 
         more = "" if count < _MOST else "\nMore that fail within this second are not logged."
         text, traceback = errors.texts(exception)

@@ -135,7 +135,7 @@ class Native(Protocol):
         A thread that runs none does it for a task of another engine.
 
         This method and the next two wait, and raise ``Reschedule`` if the task is to run again,
-        ``OutOfDisk``, ``DamagedRows`` or ``RuntimeError``; see :mod:`treadle.shuffle._errors`.
+        ``OutOfDisk``, ``DamagedRows`` or ``RuntimeError``; see :mod:`treadle.shuffle._p2p_errors`.
         """
 
     def shuffle_commit(self, shuffle: int, maps: int, receipts: Sequence[bytes]) -> int:

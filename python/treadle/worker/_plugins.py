@@ -15,7 +15,7 @@ import dask
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from treadle._compat.distributed import get_plugin_name
-from treadle.errors import _of_tasks as errors
+from treadle.errors import _pickled as errors
 
 if TYPE_CHECKING:
     from treadle.worker._standin import WorkerStandIn

@@ -10,7 +10,7 @@ from dask.utils import funcname
 from distributed.utils import has_arg, iscoroutinefunction
 
 from treadle._compat.distributed import Serialize
-from treadle.errors import _of_tasks as errors
+from treadle.errors import _pickled as errors
 
 __all__ = ["run_function"]
 

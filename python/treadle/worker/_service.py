@@ -26,20 +26,20 @@ from treadle.common._calls import pack, pack_answer, unpack, unpack_answer
 from treadle.common._log import Log
 from treadle.common._loop import LoopThread
 from treadle.common._shared import share_arrays
-from treadle.errors import _of_tasks as errors
+from treadle.errors import _pickled as errors
 from treadle.errors._exit_status import LEFT, RESTART
 from treadle.worker._actors import Actors
 from treadle.worker._ends import Cause
 from treadle.worker._engine import Engine
 from treadle.worker._failures import FailureLog
 from treadle.worker._main_thread import MainThread
+from treadle.worker._nanny_channel import Supervisor
 from treadle.worker._native import Native
 from treadle.worker._plugins import Plugins
 from treadle.worker._profile import Profiler
 from treadle.worker._run import run_function
 from treadle.worker._slots import enter_thread, leave_thread, worker_here
 from treadle.worker._standin import WorkerStandIn, coroutine_key
-from treadle.worker._supervisor import Supervisor
 
 __all__ = ["Service"]
 
@@ -306,7 +306,7 @@ class Service:
         return self._loop.run(run())
 
     def task_raised(self, key: Hashable, exception: BaseException) -> bytes:
-        """Return what a task raised as bytes; see :mod:`treadle.errors._of_tasks`.
+        """Return what a task raised as bytes; see :mod:`treadle.errors._pickled`.
 
         Does not return if that ends the process, as it does in distributed.
         """

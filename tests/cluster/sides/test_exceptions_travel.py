@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from treadle.errors import _of_tasks as errors
+from treadle.errors import _pickled as errors
 
 GROUPS = sys.version_info >= (3, 11)
 

@@ -11,7 +11,7 @@ import pytest
 from distributed.protocol import to_serialize
 from python_sides import SOON, Hub, HubClient
 
-from treadle.errors import _of_tasks as errors
+from treadle.errors import _pickled as errors
 
 
 class Unpickled:

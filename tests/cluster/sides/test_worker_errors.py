@@ -20,7 +20,7 @@ from distributed import (
 )
 from python_sides import SOON, HubWorker
 
-from treadle.errors import _of_tasks as errors
+from treadle.errors import _pickled as errors
 
 
 class Odd(Exception):

@@ -25,8 +25,8 @@ from distributed import (
 from python_sides import ADDRESS, SOON, Hub, HubClient, HubWorker
 
 import treadle
-from treadle.errors import _of_tasks as errors
 from treadle.errors import _own_frames
+from treadle.errors import _pickled as errors
 from treadle.scheduler import Sidecar
 from treadle.worker import blocking
 

@@ -141,7 +141,7 @@ impl Call {
 
     fn __reduce__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         slf.py()
-            .import("treadle.local._remote")?
+            .import("treadle.local._in_executor")?
             .call_method1("reduce", (&slf,))
     }
 }

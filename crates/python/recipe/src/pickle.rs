@@ -24,12 +24,12 @@ struct Modules {
 fn modules(py: Python<'_>) -> PyResult<&'static Modules> {
     static MODULES: PyOnceLock<Modules> = PyOnceLock::new();
     MODULES.get_or_try_init(py, || {
-        let (pickle, whole) = (py.import("pickle")?, py.import("treadle.pickling._whole")?);
+        let (pickle, whole) = (py.import("pickle")?, py.import("treadle.pickling._lossless")?);
         Ok(Modules {
             dumps: whole.getattr("dumps")?.unbind(),
             loads: pickle.getattr("loads")?.unbind(),
             loads_first: py
-                .import("treadle.pickling._imports")?
+                .import("treadle.pickling._import_safe_loads")?
                 .getattr("loads")?
                 .unbind(),
             pickler: whole.getattr("Pickler")?.unbind(),

@@ -252,7 +252,7 @@ impl ClientConnection {
                 if let Some(value) = object_at(py, client.cluster(), *worker, *object) {
                     return Ok(Some(Ok(value.into_bound(py))));
                 }
-                let errors = py.import("treadle.errors._of_tasks")?;
+                let errors = py.import("treadle.errors._pickled")?;
                 let loaded = errors.call_method1("load", (PyBytes::new(py, error),))?;
                 let error = PyErr::from_value(loaded.get_item(0)?);
                 name(py, &error, key);

@@ -20,8 +20,8 @@ use treadle_shuffle_wire::{decode_shuffled, encode_shuffled};
 use treadle_types::{Attempt, ObjectId};
 
 pyo3::import_exception!(distributed.exceptions, Reschedule);
-pyo3::import_exception!(treadle.shuffle._errors, DamagedRows);
-pyo3::import_exception!(treadle.shuffle._errors, OutOfDisk);
+pyo3::import_exception!(treadle.shuffle._p2p_errors, DamagedRows);
+pyo3::import_exception!(treadle.shuffle._p2p_errors, OutOfDisk);
 
 /// The first attempt of a task that has a fresh number.
 const FIRST: Attempt = Attempt(1);

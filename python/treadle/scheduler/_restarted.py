@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from treadle.scheduler._connection import Connection, Handlers
-from treadle.scheduler._scheduler import SchedulerStandIn
 from treadle.scheduler._sidecar import Sidecar
+from treadle.scheduler._standin import SchedulerStandIn
 from treadle.shuffle._journal import Journal
 
 __all__ = ["SupervisedSidecar"]

@@ -12,7 +12,7 @@ from treadle.common._ask import ask_now
 from treadle.common._calls import pack, unpack_answer
 from treadle.common._channel import Channel
 from treadle.common._loop import LoopThread
-from treadle.common._words import connect
+from treadle.common._nanny_calls import connect
 from treadle.worker._rpc import RPC, SchedulerRPC
 
 if TYPE_CHECKING:

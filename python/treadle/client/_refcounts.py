@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 from treadle import _core
+from treadle.client._before_connected import Early
 from treadle.client._distributed import ClientOfDistributed
-from treadle.client._early import Early
 from treadle.client._future import Future
 from treadle.client._state import NO_REASON, Cancellation, State
 

@@ -29,8 +29,8 @@ from treadle._compat.dask import task_spec
 from treadle._compat.distributed import worker_module
 from treadle.errors import _own_frames, _tracebacks
 from treadle.errors._reduced import Careful, bare, reduce, remade, traceback_of
-from treadle.pickling import _by_value, _whole
-from treadle.pickling._spawned import SCRIPT
+from treadle.pickling import _by_value, _lossless
+from treadle.pickling._mp_main import SCRIPT
 
 __all__ = [
     *("as_message", "dump", "dump_of_call", "load", "load_traceback"),
@@ -229,7 +229,7 @@ class _CloudPickler(_by_value.Pickler):
 
 def _dumps(by: Any, value: Any) -> bytes:
     with _core.Pickling():
-        return _whole.dumps_by(by, value)
+        return _lossless.dumps_by(by, value)
 
 
 def _visible(traceback: TracebackType | None) -> TracebackType | None:

@@ -11,7 +11,7 @@ import distributed
 
 from treadle.client._state import State, until
 from treadle.common._ask import ask
-from treadle.hosting import _beside
+from treadle.hosting import _value_exchange
 from treadle.hosting._dask import NAME
 
 __all__ = ["adopted", "given_back"]
@@ -63,7 +63,7 @@ async def adopted(
     found: dict[Hashable, Any] = {}
     for name, keys in groups.items():
         made = client.map(
-            _beside.take,
+            _value_exchange.take,
             keys,
             [list(who_has[key]) for key in keys],
             scheduler=scheduler,
@@ -162,7 +162,7 @@ async def _give(
     name = str(identity["workers"][holder]["name"])
     beside = next((address for address, other in names.items() if other == name), None)
     address = beside or next(iter(names))
-    answers = await client._run(_beside.give, keys, address, scheduler, workers=[holder])
+    answers = await client._run(_value_exchange.give, keys, address, scheduler, workers=[holder])
     return {key: (address, nbytes) for key, nbytes in answers[holder].items()}
 
 

@@ -14,7 +14,7 @@ __all__ = ["named"]
 def named(what: str, address: str) -> Iterator[None]:
     """Put the shuffle with the input or output, and the worker, before the text of an error."""
     # Imported late, since it imports many modules.
-    from treadle.shuffle._errors import DamagedRows, OutOfDisk
+    from treadle.shuffle._p2p_errors import DamagedRows, OutOfDisk
 
     where = f"{what}, at worker {address}"
     try:

@@ -17,12 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
+from treadle.cluster._fork_descriptors import withhold
 from treadle.cluster._interpreter import flags, variables
 from treadle.cluster._template import Forked, Template
-from treadle.cluster._withheld import withhold
-from treadle.common._aside import aside, print_aside
 from treadle.common._channel import Channel
 from treadle.common._settings import preloads_of, process_environment
+from treadle.common._stderr import aside, print_aside
 from treadle.errors._exit_status import LEFT, LOST, OVERFLOWED, RESTART, UNREACHED
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from dask.callbacks import local_callbacks, unpack_callbacks
 
 from treadle import _core
 from treadle._compat.dask import convert_legacy_graph
-from treadle.local import _remote
+from treadle.local import _in_executor
+from treadle.local._callback_state import State
 from treadle.local._graph import Cache, Graph, Key, Keys, materialize
-from treadle.local._state import State
 
 __all__ = ["run_steps"]
 
@@ -135,7 +135,7 @@ class _Steps:
         try:
             outcome = future.result()
             if isinstance(outcome, bytes):
-                value, process, thread, start, end = _remote.unpack(outcome)
+                value, process, thread, start, end = _in_executor.unpack(outcome)
                 self.steps.record(call, process, thread, start, end)
                 # Threads of forked processes may have one identity.
                 worker = process

@@ -25,8 +25,8 @@ from treadle._compat.dask import PATCHED, is_partitioned
 from treadle.client._bags import change_bags
 from treadle.client._distributed import default_client
 from treadle.common._numbers import whole
-from treadle.shuffle._refused import falls_back, why_not
-from treadle.shuffle._unchosen import Unchosen
+from treadle.shuffle._default_method import Unchosen
+from treadle.shuffle._p2p_check import falls_back, why_not
 
 if TYPE_CHECKING:
     from treadle.client._connected import Connected

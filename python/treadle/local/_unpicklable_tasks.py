@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 from treadle._compat.dask import DataNode, GraphNode
-from treadle.local import _remote
+from treadle.local import _in_executor
 
 __all__ = ["CannotTravel", "in_stages"]
 
@@ -118,7 +118,7 @@ def _inputs(graph: Nodes, values: Mapping[Hashable, Any]) -> dict[Hashable, Grap
 def _cannot_travel(graph: Nodes, readers: Mapping[Hashable, list[Hashable]]) -> Iterator[Hashable]:
     """Yield the keys of the nodes that cannot be pickled, and of those that read them."""
     for key, node in graph.items():
-        if not _remote.can_be_pickled(node):
+        if not _in_executor.can_be_pickled(node):
             yield key
             if type(node) is DataNode:
                 yield from readers.get(key, ())

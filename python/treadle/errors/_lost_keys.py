@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import distributed
 import distributed.client as _client
 
-from treadle.errors import _of_tasks as errors
+from treadle.errors import _pickled as errors
 
 __all__ = [
     *("ActorLost", "DataLost", "InputUnavailable", "WorkerLost"),

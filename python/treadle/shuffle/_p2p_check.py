@@ -35,7 +35,7 @@ def why_not(meta: Any, column: Any, partitions: int) -> str | None:
     if not isinstance(meta, pd.DataFrame):
         kind = f"{type(meta).__module__.partition('.')[0]}.{type(meta).__name__}"
         return f"its frames are {kind}, and P2P moves rows of pandas.DataFrame"
-    from treadle.shuffle._agreed import Agreed
+    from treadle.shuffle._common_plan import Agreed
     from treadle.shuffle._spec import FrameSpec, check_partitions, encode
 
     empty = meta.iloc[:0]

@@ -43,9 +43,9 @@ from treadle.common._upload import upload_file
 from treadle.errors._unserved import UnservedError, is_public, not_followed
 from treadle.scheduler._adaptive import target_of, workers_to_close
 from treadle.scheduler._connection import Connection
-from treadle.scheduler._known import OF_STEPS, Known
 from treadle.scheduler._leases import Semaphores
 from treadle.scheduler._metadata import Metadata
+from treadle.scheduler._native_view import OF_STEPS, Known
 from treadle.scheduler._plugins import NannyPlugins, SchedulerPlugins, WorkerPlugins
 from treadle.scheduler._profile import Profiles
 from treadle.scheduler._steps import Steps

@@ -10,7 +10,7 @@ import dask
 
 from treadle.client import _options
 from treadle.client._distributed import ClientOfDistributed
-from treadle.client._scheduler import stream
+from treadle.client._scheduler_rpc import stream
 from treadle.common._ask import Calling, notify
 
 if TYPE_CHECKING:

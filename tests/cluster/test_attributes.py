@@ -159,8 +159,11 @@ def test_what_the_scheduler_serves(client):
         assert scheduler.allowed_failures == 3
         scheduler.allowed_failures = 5
         assert scheduler.allowed_failures == 5
-        with pytest.raises(Exception, match="count= of 0 or more"):
-            scheduler.allowed_failures = -1
+        for count in (-1, 2**32, 2**70):
+            with pytest.raises(ValueError, match="give an integer from 0 to 4294967295"):
+                scheduler.allowed_failures = count
+        with pytest.raises(TypeError, match="give an integer"):
+            scheduler.allowed_failures = 4.9
         scheduler.allowed_failures = 3
         with pytest.raises(UnservedError, match=r"port of Treadle.*distributed\.scheduler"):
             scheduler.port = 5

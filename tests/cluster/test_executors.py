@@ -102,6 +102,18 @@ def test_a_task_knows_its_worker_and_its_key(client):
         assert client.submit(here, key="a-key").result(timeout=SOON) == ("mine", "a-key", 1, True)
 
 
+@distributed_fails("a task in a pool of processes has no worker")
+def test_a_process_of_a_pool_does_not_take_another_task_for_its_own(client):
+    def key():
+        return get_worker().get_current_task()
+
+    for _ in range(2):
+        with dask.annotate(executor="processes"):
+            future = client.submit(key, pure=False)
+        with pytest.raises(RuntimeError, match="belongs to the parent process"):
+            future.result(timeout=SOON)
+
+
 def test_the_thread_is_left_as_it_was(client):
     with dask.annotate(executor="mine"):
         client.submit(here, pure=False).result(timeout=SOON)

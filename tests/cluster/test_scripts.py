@@ -275,3 +275,30 @@ POOLS = """
 def test_processes_that_a_task_starts_have_the_script_where_the_task_asked_for_it(tmp_path):
     done = run(written(tmp_path, POOLS))
     assert done.stdout.splitlines() == ["[1, 2]", "[2, 4]"] * 2, done.stderr
+
+
+# A decorator makes another class of it, to which a method of the first one still refers.
+REPLACED = """
+    import dataclasses, pickle
+    import treadle
+
+    @dataclasses.dataclass(frozen=True, slots=True)
+    class Point:
+        x: int
+
+    def is_own(kind, pickled):
+        return type(pickle.loads(pickled)) is kind
+
+    def again(kind):
+        return pickle.loads(pickle.dumps(kind(2))).x
+
+    if __name__ == "__main__":
+        with treadle.Client(n_workers=1, threads_per_worker=1) as client:
+            print(client.submit(is_own, Point, pickle.dumps(Point(1))).result())
+            print(client.submit(again, Point).result())
+"""
+
+
+def test_a_class_that_a_decorator_replaced_is_the_last_one(tmp_path):
+    done = run(written(tmp_path, REPLACED))
+    assert done.stdout.split() == ["True", "2"], done.stderr

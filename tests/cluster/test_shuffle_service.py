@@ -14,7 +14,7 @@ import pytest
 
 from process_support import Process
 from service_support import ROWS, Servers, Table
-from treadle.shuffle import LateAttempt, Receipt, Service, ShuffleError
+from treadle.shuffle import LateAttempt, NoRoom, Receipt, Service, ShuffleError
 from treadle.shuffle._dtypes import used_bytes
 from treadle.shuffle._records import kind_of
 from waiting import SOON, until
@@ -489,3 +489,32 @@ def test_what_a_shuffle_cannot_have_is_said_at_once(servers: Servers) -> None:
         for maps in ((0, 3), (2, 1), (-1, 1)):
             with pytest.raises(ValueError, match="there are 2; give the first one"):
                 shuffle.reader().read(0, maps=maps)
+
+
+def test_a_limit_that_no_server_can_keep_is_told_in_the_error() -> None:
+    with pytest.raises(ShuffleError, match=r"cannot be started: .*Give \d+ MiB or more"):
+        Service(servers=1, memory_limit="40MiB")
+
+
+def test_a_late_attempt_without_rows_changes_nothing(servers: Servers) -> None:
+    with servers.service.shuffle(2, 2, "i8", name="empty") as shuffle:
+        receipts = [shuffle.write(number, np.arange(8), np.arange(8) % 2) for number in (0, 1)]
+        shuffle.commit(receipts)
+        empty = shuffle.write(0, np.array([], "i8"), [])
+        with pytest.raises(LateAttempt, match="committed with other rows"):
+            shuffle.commit([empty, receipts[1]])
+        shuffle.commit(receipts)
+        assert shuffle.reader().read(1).tolist() == [1, 3, 5, 7] * 2
+
+
+def test_a_row_that_no_server_can_take_holds_up_nobody() -> None:
+    with (
+        Service(servers=1, memory_limit="256MiB", timeout=SOON) as one,
+        Service(one.address, timeout=SOON) as other,
+        one.shuffle(1, 1, bytes, copies=1) as large,
+        other.shuffle(1, 2, "i8", copies=1) as small,
+    ):
+        with pytest.raises(NoRoom, match="write smaller rows"):
+            large.write(0, [bytes(300 << 20)], 0)
+        small.commit([small.write(0, np.arange(4), [0, 0, 1, 1])])
+        assert small.reader().read(1).tolist() == [2, 3]

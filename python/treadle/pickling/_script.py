@@ -20,7 +20,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from multiprocessing import process
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from treadle import _core
@@ -245,11 +245,30 @@ def _received(name: str) -> type | None:
     """Return the class of a script that came last by this name, by value: tasks know it as that."""
     from treadle._compat.cloudpickle import classes_by_id
 
-    for reference in reversed(classes_by_id.valuerefs()):
-        found = reference()
-        if isinstance(found, type) and found.__module__ == _MAIN and found.__qualname__ == name:
-            return found
-    return None
+    came = [
+        found
+        for reference in classes_by_id.valuerefs()
+        if isinstance(found := reference(), type)
+        and (found.__module__, found.__qualname__) == (_MAIN, name)
+    ]
+    if not came:
+        return None
+    # A decorator may have made another class of it, whose methods still refer to the one before.
+    return next((found for found in came if _refers_to(found, came[-1])), came[-1])
+
+
+def _refers_to(one: type, other: type) -> bool:
+    """Whether the methods of a class hold another one."""
+    functions = (value for value in vars(one).values() if isinstance(value, FunctionType))
+    cells = (cell for function in functions for cell in function.__closure__ or ())
+    return one is not other and any(_content(cell) is other for cell in cells)
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
 
 
 def write(path: str) -> None:

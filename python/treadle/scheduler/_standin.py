@@ -38,6 +38,7 @@ from treadle.common._ask import ask, notify
 from treadle.common._calls import of_message, pack, unpack_answer
 from treadle.common._log import Log
 from treadle.common._loop import LoopThread
+from treadle.common._numbers import integer
 from treadle.common._settings import preloads_of
 from treadle.common._upload import upload_file
 from treadle.errors._unserved import UnservedError, is_public, not_followed
@@ -406,7 +407,8 @@ class SchedulerStandIn(Known):
 
     @allowed_failures.setter
     def allowed_failures(self, count: int) -> None:
-        self.ask_now("allowed_failures", {"count": int(count)})
+        count = integer("allowed_failures", count, 0, 2**32 - 1)
+        self.ask_now("allowed_failures", {"count": count})
 
     @property
     def monitor(self) -> SimpleNamespace:

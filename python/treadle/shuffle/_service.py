@@ -140,7 +140,7 @@ class Service:
                 "a service of this machine uses the user's own secret: without an address, give "
                 "neither secret= nor certificates= nor insecure="
             )
-        from treadle.common._command_process import Child
+        from treadle.common._command_process import CannotStart, Child
 
         # Without a unit, 1 would be a share.
         options = ["--memory-limit", f"{memory}B", "--http", "none", "--supervised"]
@@ -148,7 +148,10 @@ class Service:
             options += ["--local-directory", os.fspath(directory)]
         for number in range(count):
             name = f"server-{number}"
-            child = Child("shuffle-server", address, "--name", name, "--domain", name, *options)
+            try:
+                child = Child("shuffle-server", address, "--name", name, "--domain", name, *options)
+            except CannotStart as error:
+                raise ShuffleError(f"a shuffle server cannot be started: {error.said}") from None
             self._servers.append(child)
 
     def shuffle(

@@ -24,7 +24,10 @@ struct Modules {
 fn modules(py: Python<'_>) -> PyResult<&'static Modules> {
     static MODULES: PyOnceLock<Modules> = PyOnceLock::new();
     MODULES.get_or_try_init(py, || {
-        let (pickle, whole) = (py.import("pickle")?, py.import("treadle.pickling._lossless")?);
+        let (pickle, whole) = (
+            py.import("pickle")?,
+            py.import("treadle.pickling._lossless")?,
+        );
         Ok(Modules {
             dumps: whole.getattr("dumps")?.unbind(),
             loads: pickle.getattr("loads")?.unbind(),

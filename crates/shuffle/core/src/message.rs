@@ -167,6 +167,12 @@ pub enum CommitError {
     /// The shuffle has ended.
     #[error("shuffle {0:?} has ended")]
     Ended(ShuffleId),
+    /// It was committed with other rows, and none of them is lost.
+    #[error(
+        "shuffle {0:?} was committed with other rows, and none of those is lost: a receipt is of a late attempt. What \
+         was committed stays. If these receipts are to count, end the shuffle, and register another one"
+    )]
+    Late(ShuffleId),
     /// Rows were damaged again and again.
     #[error(
         "rows of shuffle {shuffle:?} in group {group:?} are not those that were sent, although they \

@@ -150,6 +150,9 @@ pub struct Commit {
     pub winners: Arc<Vec<(u32, AttemptId)>>,
     /// By group. A group that is not here has no rows.
     pub groups: BTreeMap<GroupId, Chosen>,
+    /// What was committed before stays, as long as none of it is lost, whatever these receipts say. Otherwise
+    /// receipts of other rows have all begin anew, as where maps ran again since somebody needed them.
+    pub keeps: bool,
 }
 
 /// What counts at one group.
@@ -318,6 +321,7 @@ impl Receipts {
             shuffle,
             groups: groups.collect(),
             winners: Arc::new(winners),
+            keeps: false,
         })
     }
 }

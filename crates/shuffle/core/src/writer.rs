@@ -124,8 +124,7 @@ pub enum TransferError {
     },
     /// A server has no room.
     #[error(
-        "server {server:?} has no room for rows of input {} of shuffle {:?}. Its memory is full, and \
-         it cannot write to its disks: {reason}. Make room on them, or add workers",
+        "server {server:?} has no room for rows of input {} of shuffle {:?}: {reason}",
         .transfer.map,
         .transfer.shuffle
     )]

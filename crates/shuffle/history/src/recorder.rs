@@ -391,6 +391,7 @@ mod tests {
             ..Chosen::default()
         };
         let commit = Commit {
+            keeps: false,
             shuffle: S,
             winners: Arc::default(),
             groups: BTreeMap::from([(group, chosen)]),

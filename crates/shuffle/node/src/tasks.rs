@@ -525,6 +525,7 @@ fn commit_failed(error: CommitError) -> Failure {
     let text = error.to_string();
     match error {
         CommitError::Again(_) | CommitError::Ended(_) => Failure::Again(text),
+        CommitError::Late(_) => Failure::Late(text),
         CommitError::Damaged { .. } => Failure::Damaged(text),
     }
 }

@@ -127,7 +127,7 @@ wire_enum! { Shuffle:
 
 wire_enum! { Shuffle:
     CommitError => committed::Result {
-        values { Again, Ended }
+        values { Again, Ended, Late }
         structs { Damaged: proto::DamagedRows { shuffle, group, expected, found, missing } }
         from(_detacher) { committed::Result::Generation(_) => return Err(WireError::Missing("error")) }
     }
@@ -263,6 +263,7 @@ fn commit_to_wire(ask: u64, commit: &Commit) -> proto::Commit {
         tally: Shuffle::to_wire(&chosen.tally),
     });
     proto::Commit {
+        keeps: commit.keeps,
         ask,
         shuffle: commit.shuffle.0,
         groups: groups.collect(),
@@ -294,6 +295,7 @@ fn commit_of_wire(wire: proto::Commit, detacher: Detacher) -> Result<Commit, Wir
         choose(set, &winners, is_plain)?;
     }
     Ok(Commit {
+        keeps: wire.keeps,
         shuffle: ShuffleId(wire.shuffle),
         groups: groups.into_iter().collect(),
         winners: winners.into(),

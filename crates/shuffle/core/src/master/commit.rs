@@ -78,6 +78,10 @@ impl Master {
             .committed
             .is_some_and(|before| before != sealing.total)
         {
+            let is_late = commit.keeps && matches!(shuffle.phase, Phase::Committed);
+            if is_late && Guard::Late.holds() {
+                return sealing.answer(id, Err(CommitError::Late(id)), effects);
+            }
             sealing.answer(id, Err(CommitError::Again(id)), effects);
             return self.restart(id, None, effects);
         }

@@ -7,6 +7,9 @@
 
 use core::fmt;
 
+use alloc::format;
+use alloc::string::String;
+
 /// Bytes that a batch takes beside its length: what is known of it, in some lists.
 pub(super) const BATCH: u64 = 1 << 10;
 
@@ -17,6 +20,8 @@ pub(super) struct Ledger {
     limit: u64,
     /// Bytes that it took when it was measured last.
     measured: u64,
+    /// The least that it ever took.
+    least: u64,
     /// Bytes of grants that may not be part of that.
     granted: u64,
     /// Nothing was granted or freed since it was measured, with all given back that nobody uses.
@@ -30,6 +35,7 @@ impl Default for Ledger {
         Self {
             limit: u64::MAX,
             measured: 0,
+            least: u64::MAX,
             granted: 0,
             is_fresh: false,
             is_asked: false,
@@ -42,6 +48,21 @@ impl Ledger {
     pub(super) fn has_room(&self, bytes: u64) -> bool {
         let taken = self.measured.saturating_add(self.granted);
         taken.saturating_add(bytes) <= self.limit
+    }
+
+    /// Why so many bytes will never have room, if so: they do not fit beside the least that the process ever took.
+    pub(super) fn too_large(&self, bytes: u64) -> Option<String> {
+        let mib = |bytes: u64| bytes >> 20;
+        let never = self.limit < u64::MAX && self.least.saturating_add(bytes) > self.limit;
+        never.then(|| {
+            format!(
+                "rows of {} MiB that travel together do not fit into the {} MiB that the process may take, of which it \
+                 takes {} MiB without any: write smaller rows, or raise its memory limit",
+                mib(bytes),
+                mib(self.limit),
+                mib(self.least)
+            )
+        })
     }
 
     /// Whether nothing can be found by another measurement.
@@ -63,6 +84,7 @@ impl Ledger {
     /// The process takes so much. `open`: bytes of the grants that have not ended.
     pub(super) fn measured(&mut self, process: u64, limit: u64, open: u64, is_least: bool) {
         (self.measured, self.limit, self.granted) = (process, limit, open);
+        self.least = self.least.min(process);
         if is_least {
             (self.is_fresh, self.is_asked) = (true, false);
         }

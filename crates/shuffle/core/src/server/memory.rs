@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use alloc::collections::VecDeque;
+use alloc::format;
 use alloc::string::ToString as _;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -113,9 +114,13 @@ impl Memory {
     /// room.
     pub(super) fn failure(&self, is_idle: bool) -> Option<Arc<str>> {
         let is_full = is_idle && self.resident == 0 && self.ledger.is_fresh();
-        self.failure
-            .clone()
-            .or_else(|| is_full.then(|| self.ledger.to_string().into()))
+        let disks = self.failure.as_ref().map(|failure| {
+            format!(
+                "its memory is full, and it cannot write to its disks: {failure}. Make room on them, or add servers"
+            )
+        });
+        let reason = disks.or_else(|| is_full.then(|| self.ledger.to_string()));
+        reason.map(Into::into)
     }
 
     pub(super) fn retry_at(&self) -> Option<Duration> {

@@ -125,6 +125,10 @@ impl Server {
         if state.is_poisoned && Guard::Poison.holds() {
             return Decision::Refuse(Refusal::Damaged);
         }
+        // It would wait forever, and all others behind it.
+        if let Some(reason) = self.memory.ledger.too_large(push.length) {
+            return Decision::Refuse(Refusal::NoRoom(reason.into()));
+        }
         if !self.memory.has_room(push.length, self.reserve(push)) {
             return Decision::AwaitRoom;
         }

@@ -302,6 +302,37 @@ fn what_was_committed_stays_when_an_attempt_with_other_rows_is_late() {
 }
 
 #[test]
+fn receipts_of_a_late_attempt_leave_what_was_committed_if_they_are_to() {
+    let empty = receipt(0, &[]);
+    for keeps in [true, false] {
+        let mut head = Head::new(1, spec(1, 2));
+        let first = receipt(0, &[group(1, 0)]);
+        transferred(&mut head, &first);
+        commit(&mut head, 1, &[first]);
+        verdict(&mut head, group(1, 0), 1, Verdict::Complete);
+        head.take();
+        let again = |head: &mut Head| {
+            let mut commit = Commit::new(S, 1, &[empty.clone()]).expect("there is one");
+            commit.keeps = keeps;
+            head.hear(0, ToMaster::Commit { ask: 9, commit });
+            head.take()
+        };
+        let effects = again(&mut head);
+        if keeps {
+            assert_eq!(answers(&effects), [Err(CommitError::Late(S))]);
+            assert_eq!(effects.len(), 1);
+            // Some of what was committed is gone: then they count.
+            let group = group(1, 0);
+            head.hear(0, ToMaster::Damaged { shuffle: S, group });
+            head.take();
+        }
+        let effects = if keeps { again(&mut head) } else { effects };
+        assert_eq!(answers(&effects), [Err(CommitError::Again(S))]);
+        assert_eq!(invalidated(&effects), [(vec![0], true)]);
+    }
+}
+
+#[test]
 fn what_was_committed_once_is_the_same_when_it_is_made_again() {
     let mut head = Head::new(1, spec(1, 2));
     for (epoch, rows) in [(1, 1), (2, 1), (3, 2)] {

@@ -373,6 +373,33 @@ fn a_push_that_has_room_does_not_hide_that_one_before_it_has_none() {
 }
 
 #[test]
+fn a_push_that_will_never_have_room_holds_up_nobody() {
+    let (mut holder, plan) = crate::server::holder();
+    let group = plan.groups[0].id;
+    // What was freed may be part of what it takes now, and not of what it took before.
+    measured(&mut holder, OTHERS, LIMIT, true);
+    measured(&mut holder, LIMIT - 1, LIMIT, false);
+    let [large, small] =
+        [(0, 90_000), (1, 1)].map(|(map, rows)| batch(transfer(map, 10), group, 0, &[(1, rows)]).0);
+    assert!(large.length < LIMIT && large.length > LIMIT - OTHERS);
+    let effects = holder.message(ToServer::Push(large));
+    let Some(FromServer::Refused {
+        reason: Refusal::NoRoom(reason),
+        ..
+    }) = crate::support::answer(&effects)
+    else {
+        panic!("{effects:?}");
+    };
+    assert!(reason.contains("write smaller rows"), "{reason}");
+    holder.message(ToServer::Push(small));
+    let effects = measured(&mut holder, OTHERS, LIMIT, true);
+    assert!(effects.contains(&ServerEffect::Admit {
+        from: C,
+        push: small
+    }));
+}
+
+#[test]
 fn a_read_of_nothing_needs_no_room() {
     let mut run = Run::new();
     run.seal();
@@ -421,6 +448,8 @@ fn what_was_granted_counts_until_a_measurement_has_it() {
 fn who_waits_for_memory_that_no_rows_take_is_told_so_after_a_while() {
     let (mut holder, plan) = crate::server::holder();
     let (push, _) = batch(transfer(0, 10), plan.groups[0].id, 0, &[(1, 1)]);
+    // It took less once.
+    measured(&mut holder, 1 << 20, 7 << 20, false);
     measured(&mut holder, 7 << 20, 7 << 20, false);
     holder.message(ToServer::Push(push));
     assert_eq!(measured(&mut holder, 7 << 20, 7 << 20, true), []);

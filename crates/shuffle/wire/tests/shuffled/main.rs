@@ -99,6 +99,7 @@ fn plans_that_cannot_be_are_refused_by_name() {
 fn commit_of(winners: Vec<(u32, AttemptId)>, positions: MapSet) -> Vec<u8> {
     let tally = Tally::default();
     let commit = Commit {
+        keeps: false,
         shuffle: ShuffleId(1),
         groups: [(id(1), Chosen { positions, tally })].into(),
         winners: winners.into(),

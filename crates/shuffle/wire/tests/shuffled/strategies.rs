@@ -153,6 +153,7 @@ fn commit_error() -> BoxedStrategy<CommitError> {
     prop_oneof![
         shuffle().prop_map(CommitError::Again),
         shuffle().prop_map(CommitError::Ended),
+        shuffle().prop_map(CommitError::Late),
         (shuffle(), group(), tally(), tally(), missing()).prop_map(
             |(shuffle, group, expected, found, missing)| CommitError::Damaged {
                 shuffle,
@@ -197,8 +198,8 @@ fn commit() -> BoxedStrategy<Commit> {
     let winners = prop::collection::btree_set(number(), 0..6);
     let chosen = (prop::collection::vec(0..3_usize, 6), tally());
     let groups = prop::collection::btree_map(group(), chosen, 0..4);
-    (shuffle(), winners, groups)
-        .prop_map(|(shuffle, maps, groups)| {
+    (shuffle(), winners, groups, any::<bool>())
+        .prop_map(|(shuffle, maps, groups, keeps)| {
             let of_map = |map: u32| [3, 1 << 40].map(|attempt| (map, AttemptId(attempt)));
             let winners: Vec<_> = maps.into_iter().flat_map(of_map).collect();
             let groups = groups.into_iter().map(|(group, (picks, tally))| {
@@ -212,6 +213,7 @@ fn commit() -> BoxedStrategy<Commit> {
                 shuffle,
                 groups: groups.collect(),
                 winners: winners.into(),
+                keeps,
             }
         })
         .boxed()

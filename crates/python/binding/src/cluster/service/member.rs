@@ -264,8 +264,10 @@ impl ShuffleMember {
         let decoded = decoded.collect::<Result<Vec<Receipt>, _>>();
         let decoded = decoded.map_err(|error| PyValueError::new_err(error.to_string()))?;
         let commit = Commit::new(ShuffleId(shuffle), maps, &decoded);
-        let commit = commit.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let mut commit = commit.map_err(|error| PyValueError::new_err(error.to_string()))?;
         let task = waiting(worker)?;
+        // Whoever uses the service directly says when maps run again. Dask's run again when it needs them.
+        commit.keeps = task.is_none();
         let act = |plane: &Plane, interrupted: &mut dyn FnMut() -> bool| {
             plane.commit(commit, interrupted)
         };

@@ -13,6 +13,8 @@ use treadle_recipe as recipe;
 impl Worker {
     /// The key of the calling thread's task.
     fn current_key(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        // A forked child has a copy of what its parent's thread ran.
+        self.own()?;
         let key = |current: Current| Ok(recipe::decode_key(py, &current.key)?.unbind());
         executor::current().map(key).transpose()
     }

@@ -312,7 +312,8 @@ fn receipts_of_a_late_attempt_leave_what_was_committed_if_they_are_to() {
         verdict(&mut head, group(1, 0), 1, Verdict::Complete);
         head.take();
         let again = |head: &mut Head| {
-            let mut commit = Commit::new(S, 1, &[empty.clone()]).expect("there is one");
+            let mut commit =
+                Commit::new(S, 1, core::slice::from_ref(&empty)).expect("there is one");
             commit.keeps = keeps;
             head.hear(0, ToMaster::Commit { ask: 9, commit });
             head.take()

@@ -60,7 +60,7 @@ __all__ = [
 
 # Arrays are shuffled without pandas and Arrow, which need not be installed.
 _MODULES = {
-    "Agreed": "_agreed",
+    "Agreed": "_common_plan",
     "DamagedRows": "_service_errors",
     "LateAttempt": "_service_errors",
     "NoRoom": "_service_errors",
@@ -71,7 +71,7 @@ _MODULES = {
     "Shuffle": "_shuffle",
     "ShuffleError": "_service_errors",
     "ShuffleRecord": "_history",
-    "ShuffleRefusedError": "_refused",
+    "ShuffleRefusedError": "_p2p_check",
     "Sizes": "_history",
     "Superseded": "_service_errors",
     "Writer": "_writer",

@@ -219,7 +219,9 @@ def test_a_wait_that_was_interrupted_ends_no_later_one(client: distributed.Clien
     distributed.wait(future)
 
     def trace(frame: Any, event: str, _: Any) -> Any:
-        if frame.f_code.co_name == "__exit__" and frame.f_code.co_filename.endswith("_nested_timeouts.py"):
+        if frame.f_code.co_name == "__exit__" and frame.f_code.co_filename.endswith(
+            "_nested_timeouts.py"
+        ):
             raise KeyboardInterrupt
         return None
 

@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import dask
 import distributed.client as _client
 import distributed.utils as _utils
-from distributed import KilledWorker as _KilledWorker
 
 ClientOfDistributed: Any = _client.Client
 AsCompletedOfDistributed: Any = _client.as_completed
-KilledWorker: Any = _KilledWorker
 
 if TYPE_CHECKING:
     # What instances have beyond what their subclasses here define.

@@ -32,10 +32,9 @@ pub(crate) const LONGEST_NOTE: usize = 1 << 20;
 /// The most maps, and the most partitions, of a shuffle: plans and receipts with more are not taken.
 pub(crate) const MOST_PARTS: u32 = treadle_codec::MOST as u32;
 
-/// The messages of `proto/service.proto`.
-#[allow(unreachable_pub, clippy::all)]
-mod proto {
-    include!(concat!(env!("OUT_DIR"), "/treadle.service.rs"));
+treadle_codec::generated! {
+    /// The messages of `proto/service.proto`.
+    proto, "service"
 }
 
 pub(crate) use proto::call::What;

@@ -296,22 +296,10 @@ impl ClientConnection {
         called
     }
 
-    /// Whether the calling code has another client as the current one.
-    fn is_other_current(&self, py: Python<'_>) -> PyResult<bool> {
-        let Some(handlers) = self.handlers(py) else {
-            return Ok(false);
-        };
-        let handlers = handlers.bind(py);
-        let current = handlers.getattr(intern!(py, "current_client"))?;
-        let current = current.call_method1(intern!(py, "get"), (py.None(),))?;
-        let client = handlers.getattr(intern!(py, "client"))?.call0()?;
-        Ok(!current.is_none() && !current.is(&client))
-    }
-
     /// The object of a value that came along with other things. Only what was pickled asks for a client.
     pub(super) fn decode_small(&self, py: Python<'_>, value: &[u8]) -> PyResult<Py<PyAny>> {
         let decode = || recipe::decode_value(py, value);
-        match recipe::may_unpickle(value) && self.is_other_current(py)? {
+        match recipe::may_unpickle(value) {
             true => self.with_client_current(py, decode),
             false => decode(),
         }

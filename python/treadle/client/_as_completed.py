@@ -14,6 +14,7 @@ from dask.utils import parse_timedelta
 from distributed.actor import BaseActorFuture
 from distributed.utils import Deadline
 
+from treadle import _core
 from treadle._compat.distributed import clean_exception, get_global_client
 from treadle.client import _distributed
 from treadle.client._connected import Connected
@@ -231,6 +232,7 @@ class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
             return [self._come.pop(turn)]
 
     def _checked(self, item: Any) -> Any:
+        item = self._decoded(item)
         if self.with_results and self.raise_errors:
             future, result = item
             failed = isinstance(future, FutureOfDistributed) and future.status == "error"
@@ -238,6 +240,20 @@ class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
                 _, exception, traceback = result
                 raise exception.with_traceback(traceback)
         return item
+
+    def _decoded(self, item: Any) -> Any:
+        """Decode the value of an item: what that runs waits in the thread that takes it."""
+        if not self.with_results or type(item[1]) is not _core.Undecoded:
+            return item
+        future, value = item
+        values: dict[Any, Any] = {future.key: value}
+        errors: dict[Any, BaseException] = {}
+        assert self._client is not None
+        self._client._decoded(values, errors, self._deadline.remaining)
+        if not errors:
+            return future, values[future.key]
+        error = errors[future.key]
+        return future, _NotGot(clean_exception(error, error.__traceback__))
 
     def _ready(self) -> bool:
         return bool(self._come) or not self._waiting
@@ -290,8 +306,8 @@ class as_completed(AsCompletedOfDistributed):  # type: ignore[misc]
             turns = list(self._come)
             for turn in turns:
                 self._waiting.pop(turn, None)
-            batch += map(self._come.pop, turns)
-        return batch
+            rest = list(map(self._come.pop, turns))
+        return batch + [self._decoded(item) for item in rest]
 
     def clear(self) -> None:
         """Forget all futures."""

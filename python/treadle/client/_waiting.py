@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, NoReturn
+
+from distributed.utils import Deadline
 
 from treadle import _core
 from treadle._compat.distributed import parse_timedelta, wait_of_distributed
@@ -135,7 +137,7 @@ class Waiting(Counting):
         done: Callable[[dict[Hashable, Any], dict[Hashable, BaseException]], None],
         ticket: int | None = None,
     ) -> None:
-        """Get the values of finished keys; ``done`` is called in any thread.
+        """Get the values of finished keys; ``done`` is called in any thread, for :meth:`_decoded`.
 
         Raises
         ------
@@ -169,6 +171,7 @@ class Waiting(Counting):
         """Get the values of finished keys, in an event loop."""
         with self._fetching() as ticket:
             values, errors = await called_back(partial(self._fetch_then, keys, ticket=ticket))
+        self._decoded(values, errors)
         return values, errors
 
     def _fetch_now(
@@ -180,11 +183,33 @@ class Waiting(Counting):
         def done(values: dict[Hashable, Any], errors: dict[Hashable, BaseException]) -> None:
             answers.append((values, errors))
 
+        deadline = Deadline.after(timeout)
         with self._fetching() as ticket:
             self._fetch_then(keys, done, ticket)
             self._block(lambda: bool(answers), timeout)
         values, errors = answers[0]
+        self._decoded(values, errors, deadline.remaining)
         return values, errors
+
+    def _decoded(
+        self,
+        values: dict[Hashable, Any],
+        errors: dict[Hashable, BaseException],
+        timeout: float | None = None,
+    ) -> None:
+        """Decode values that have come: what that runs waits in this thread, within so many seconds."""
+        came = [key for key, value in values.items() if type(value) is _core.Undecoded]
+        connection = self._connection
+        if came and connection is None:
+            self._refuse("get values")
+        limit = shorter(timeout) if came else None
+        with nullcontext() if limit is None else ending(limit):
+            for key in came:
+                try:
+                    values[key] = connection.decode(key, values[key])  # type: ignore[union-attr]
+                except Exception as error:
+                    del values[key]
+                    errors[key] = error
 
     def _refuse(self, what: str) -> NoReturn:
         if self._forked:

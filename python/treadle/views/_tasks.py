@@ -180,6 +180,7 @@ class Tasks:
         values: dict[Any, Any],
         errors: dict[Any, BaseException],
     ) -> None:
+        self._engines._client._decoded(values, errors)
         if future.key in values:
             self._settle(task, followed, values[future.key])
         else:

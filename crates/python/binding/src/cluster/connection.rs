@@ -29,6 +29,7 @@ use treadle_net::{NetError, Wait};
 use treadle_node_client::{ClientError, Lead};
 use treadle_recipe::{self as recipe, Encoder, FunctionTokens};
 use values::Fetch;
+pub(crate) use values::Undecoded;
 
 use casts::Asked;
 pub(super) use casts::{buffer, encode_times};

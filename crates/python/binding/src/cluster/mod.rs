@@ -94,6 +94,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(connection::count, module)?)?;
     module.add("give_up", connection::finaliser(module.py())?)?;
     module.add_class::<connection::ClientConnection>()?;
+    module.add_class::<connection::Undecoded>()?;
     module.add_class::<directory::Directory>()?;
     module.add_class::<scheduler::Scheduler>()?;
     service::register(module)?;

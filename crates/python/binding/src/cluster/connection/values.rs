@@ -10,6 +10,8 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
+use std::sync::Mutex;
+use treadle_interpreter::lock;
 use treadle_messages::Data;
 use treadle_net::{ClusterId, Frame};
 use treadle_node_client::{Contained, Content, Destination, Fetched};
@@ -84,8 +86,27 @@ fn decode(py: Python<'_>, kind: u32, mut frames: Vec<Frame>) -> PyResult<Bound<'
     Ok(recipe::decode_value(py, value)?.into_bound(py))
 }
 
+/// A value that has come. Whoever waits for it decodes it: that may run any code, which is to find itself in that
+/// thread.
+#[pyclass(frozen, module = "treadle._core")]
+pub(crate) struct Undecoded(Mutex<Option<(u32, Vec<Frame>)>>);
+
 #[pymethods]
 impl ClientConnection {
+    /// The object of a value that has come, once.
+    fn decode<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, Undecoded>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let Some((kind, frames)) = lock(&value.get().0).take() else {
+            return Err(PyKeyError::new_err(key.clone().unbind()));
+        };
+        let decoded = self.with_client_current(py, || decode(py, kind, frames));
+        decoded.inspect_err(|error| name(py, error, key))
+    }
+
     /// Brings values to workers; the states are notified when they are there.
     #[pyo3(signature = (keys, states, values, *, workers=Vec::new(), copies=1))]
     fn put(
@@ -116,7 +137,8 @@ impl ClientConnection {
         Ok(())
     }
 
-    /// Gets the values of keys, and calls `done(values, errors)` with two dictionaries. The ticket is
+    /// Gets the values of keys, and calls `done(values, errors)` with two dictionaries. Values from workers are
+    /// [`Undecoded`]. The ticket is
     /// a number that is used once: the fetch can be cancelled whenever a signal interrupts this.
     fn fetch(
         &self,
@@ -235,9 +257,9 @@ impl ClientConnection {
         let value = match outcome {
             Fetched::Inline(value) => self.decode_small(py, value).map(|v| v.into_bound(py)),
             Fetched::Frames(received) => {
-                let kind = received.kind;
-                let frames = &mut received.frames;
-                self.with_client_current(py, || decode(py, kind, std::mem::take(frames)))
+                let came = (received.kind, std::mem::take(&mut received.frames));
+                let came = Undecoded(Mutex::new(Some(came)));
+                Bound::new(py, came).map(Bound::into_any)
             }
             Fetched::Failed => return Ok(Some(Err(self.why_failed(py, client, key)?))),
             Fetched::Unknown => {

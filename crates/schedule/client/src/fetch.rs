@@ -66,8 +66,6 @@ pub enum Fetched<V> {
         /// The error, as that of a task.
         error: Bytes,
     },
-    /// It was asked for again ([`Core::fetch_again`]), and is told of then.
-    Again,
 }
 
 /// What is being fetched.
@@ -156,24 +154,6 @@ impl<T, V, A> Core<T, V, A> {
         self.ask_who_has(effects);
         self.wake_if_told(effects);
         Ok(())
-    }
-
-    /// Starts to get one value of a fetch once more, because what came of it was lost. `false`: there
-    /// is no future of the key any more.
-    pub fn fetch_again(
-        &mut self,
-        ticket: u64,
-        index: usize,
-        key: &[u8],
-        effects: &mut Effects,
-    ) -> bool {
-        let Some(id) = self.keys.find(key) else {
-            return false;
-        };
-        self.begin(ticket, index, id, effects);
-        self.ask_who_has(effects);
-        self.wake_if_told(effects);
-        true
     }
 
     /// Stops a fetch that nobody waits for: nothing more is told of it, and its keys are not held.

@@ -307,7 +307,6 @@ fn what_is_fetched_is_needed_until_it_has_come() {
     let error = Bytes::from_static(b"error");
     test.handle(Event::Unserialisable { request, error });
     assert!(matches!(test.fetched(), Fetched::Unserialisable { .. }));
-    assert!(!test.core.fetch_again(7, 0, X, &mut test.effects));
     test.core.flush(&mut test.effects);
     assert_eq!(test.sent(), FromClient::Release(vec![id]));
 }

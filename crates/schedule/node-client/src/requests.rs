@@ -158,17 +158,6 @@ impl<T> Client<T> {
         let ((), effects) = self.step(|core, effects| core.cancel_fetch(ticket, effects), None);
         self.follow(engine, effects);
     }
-
-    /// As [`Core::fetch_again`].
-    pub fn fetch_again(&self, ticket: u64, index: usize, key: &[u8]) -> bool {
-        let engine = &mut *lock(&self.engine);
-        let (begun, effects) = self.step(
-            |core, effects| core.fetch_again(ticket, index, key, effects),
-            None,
-        );
-        self.follow(engine, effects);
-        begun
-    }
 }
 
 /// Submissions. [`Client::flush`] is to be called whenever one is full, [`Client::finish`] at the end;

@@ -36,7 +36,7 @@ impl World {
                 is_dropped || owner.is_none() || state.standing(key) == Some(Standing::Failed)
             }
             Fetched::Unknown => is_dropped,
-            Fetched::Unreachable(_) | Fetched::Again => false,
+            Fetched::Unreachable(_) => false,
         };
         match is_right {
             true => Ok(()),

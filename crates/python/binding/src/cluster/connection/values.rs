@@ -204,23 +204,9 @@ impl ClientConnection {
         };
         if !came {
             let key = keys.bind(py).get_item(index)?;
-            match self.value_of(py, client, &key, outcome) {
-                Ok(Some(Ok(value))) => values.bind(py).set_item(&key, value)?,
-                Ok(Some(Err(error))) => {
-                    errors.bind(py).set_item(&key, error.into_value(py))?;
-                }
-                Ok(None) => return Ok(()),
-                Err(interrupted) => {
-                    // What its frames were is gone with what was made of them.
-                    if let Fetched::Frames(_) = outcome {
-                        let coming = client.fetch_again(ticket, index, &super::encoded(&key)?);
-                        *outcome = match coming {
-                            true => Fetched::Again,
-                            false => Fetched::Unknown,
-                        };
-                    }
-                    return Err(interrupted);
-                }
+            match self.value_of(py, client, &key, outcome)? {
+                Ok(value) => values.bind(py).set_item(&key, value)?,
+                Err(error) => errors.bind(py).set_item(&key, error.into_value(py))?,
             }
         }
         let over = {
@@ -243,7 +229,7 @@ impl ClientConnection {
         outcome
     }
 
-    /// The value of a key, or why there is none; nothing: it is still to come.
+    /// The value of a key, or why there is none.
     ///
     /// # Errors
     /// What came in between.
@@ -253,7 +239,7 @@ impl ClientConnection {
         client: &Client,
         key: &Bound<'py, PyAny>,
         outcome: &mut Fetched,
-    ) -> PyResult<Option<PyResult<Bound<'py, PyAny>>>> {
+    ) -> PyResult<PyResult<Bound<'py, PyAny>>> {
         let value = match outcome {
             Fetched::Inline(value) => self.decode_small(py, value).map(|v| v.into_bound(py)),
             Fetched::Frames(received) => {
@@ -261,9 +247,9 @@ impl ClientConnection {
                 let came = Undecoded(Mutex::new(Some(came)));
                 Bound::new(py, came).map(Bound::into_any)
             }
-            Fetched::Failed => return Ok(Some(Err(self.why_failed(py, client, key)?))),
+            Fetched::Failed => return Ok(Err(self.why_failed(py, client, key)?)),
             Fetched::Unknown => {
-                return Ok(Some(Err(PyKeyError::new_err(key.clone().unbind()))));
+                return Ok(Err(PyKeyError::new_err(key.clone().unbind())));
             }
             Fetched::Unserialisable {
                 worker,
@@ -272,27 +258,26 @@ impl ClientConnection {
             } => {
                 // What needs no pickle passes within a process.
                 if let Some(value) = object_at(py, client.cluster(), *worker, *object) {
-                    return Ok(Some(Ok(value.into_bound(py))));
+                    return Ok(Ok(value.into_bound(py)));
                 }
                 let errors = py.import("treadle.errors._pickled")?;
                 let loaded = errors.call_method1("load", (PyBytes::new(py, error),))?;
                 let error = PyErr::from_value(loaded.get_item(0)?);
                 name(py, &error, key);
-                return Ok(Some(Err(error)));
+                return Ok(Err(error));
             }
             Fetched::Unreachable(reason) => Err(PyConnectionError::new_err(format!(
                 "the value of {} could not be got from the workers that have it: {reason}",
                 treadle_interpreter::repr(key.as_borrowed())
             ))),
-            Fetched::Again => return Ok(None),
         };
         match value {
             Err(error) if !is_ordinary(py, &error) => Err(error),
             Err(error) => {
                 name(py, &error, key);
-                Ok(Some(Err(error)))
+                Ok(Err(error))
             }
-            value => Ok(Some(value)),
+            value => Ok(value),
         }
     }
 

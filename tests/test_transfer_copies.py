@@ -154,11 +154,12 @@ def test_tls_copies_into_records_and_out_of_them(count: Count, tmp_path: Path) -
     """The ciphers work in place.
 
     A third "copy" of the receiver is ``aws-lc-rs`` moving what it decrypted to where it is, which is
-    not in builds with link-time optimisation. What a ``read`` brought of the next record is moved, too.
+    not in builds with link-time optimisation. What a ``read`` brought of the next record is moved, too:
+    a few percent, or up to all but one of the bytes of a record where records are of unlike lengths.
     """
     _core.create_certs(str(tmp_path), ["node"], 1, False)
     (sent, received), _ = count(
         "np.zeros(BYTES, np.uint8)", "conn.recv_into(target)", str(tmp_path / "node")
     )
     assert abs(sent - BYTES) < ONE_PERCENT
-    assert 2 * BYTES - ONE_PERCENT < received < 3.25 * BYTES
+    assert 2 * BYTES - ONE_PERCENT < received < 4 * BYTES

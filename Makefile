@@ -17,12 +17,14 @@ INSTALLED := $(VENV)/installed.stamp
 BUILT := $(VENV)/built.stamp
 # The same as it is installed: link-time optimisation takes minutes, and is for what is measured.
 OPTIMISED := $(VENV)/optimised.stamp
+# The Pythons whose wheels are tried often: the oldest, the one of all other tests, the newest.
+OFTEN := 3.10 3.11 3.15
 # The environment with the release of Dask that DASK names.
 OTHER := $(if $(DASK),$(VENV)-dask-$(DASK))
 CONFORMANCE_PY := $(if $(DASK),$(OTHER)/bin/python,$(VENV_PY))
 CONFORMANCE := $(BUILT) $(if $(DASK),$(OTHER)/installed.stamp)
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) $(wildcard proto/*) Cargo.toml Cargo.lock
-PYTHON_SOURCES := $(wildcard python tests bench lint)
+PYTHON_SOURCES := $(wildcard python tests bench lint packaging)
 
 # rustup puts cargo here; a shell that was open before does not know it yet.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -31,7 +33,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rust test-python test-pythons test-ray test-guides conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-scaling bench-builds \
+.PHONY: help demo wheels test test-rust test-python test-wheels test-pythons test-ray test-guides conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-scaling bench-builds \
 	fuzz soak lines \
 	build build-optimised lint fmt lock clean check-python check-cargo
 
@@ -58,6 +60,13 @@ test-ray: $(BUILT) ## run the tests inside a Ray cluster; installs Ray
 test-guides: $(BUILT) $(VENV)-coiled/installed.stamp ## run the tests of docs/hosting-guides.md; installs what they deploy with
 	$(PIP_INSTALL) -r requirements/guides.lock
 	TREADLE_COILED_PYTHON=$(abspath $(VENV)-coiled/bin/python) $(VENV_PY) -m pytest $(addprefix tests/cluster/test_hosting_,by_hand.py ssh.py hosts.py manifests.py) $(ARGS)
+
+wheels: $(INSTALLED) ## build wheels and the source distribution into dist/ (ARGS: versions, --arch, --profile)
+	$(VENV_PY) packaging/wheels.py $(ARGS)
+
+test-wheels: $(INSTALLED) ## build three wheels without link-time optimisation, use each in an empty environment
+	$(VENV_PY) packaging/wheels.py --arch $$(uname -m) --profile release $(OFTEN)
+	$(VENV_PY) packaging/try_wheels.py $(OFTEN)
 
 test-pythons: $(INSTALLED) ## run a part of the tests on the oldest and the newest Python (ARGS: other versions)
 	$(VENV_PY) tests/pythons.py $(ARGS)

@@ -1,9 +1,10 @@
 """Run a part of the tests on the oldest and the newest Python that the package claims.
 
 The oldest Python has the oldest Dask that is supported (requirements/oldest.lock), the newest has the
-locked one. The interpreters are looked for on the path and in pyenv; where one is not installed, a line
-says so. Each has an environment of its own, .venv-tests-VERSION, into which the package is copied with
-an extension of the debug profile: what `cargo test` has compiled in target/debug is used again.
+locked one. The interpreters are looked for on the path and in pyenv, and then among the packages of
+Debian's next release; where one is nowhere, a line says so. Each has an environment of its own,
+.venv-tests-VERSION, into which the package is copied with an extension of the debug profile: what
+`cargo test` has compiled in target/debug is used again.
 
 Arguments are versions of Python in place of these two: `tests/pythons.py 3.12`.
 """
@@ -17,6 +18,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+import interpreters
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ROOT / "requirements"
@@ -62,7 +65,8 @@ def find(version: str) -> Path | None:
         executable, _, own = run.stdout.strip().rpartition(" ")
         if run.returncode == 0 and own == version:
             return Path(executable)
-    return None
+    # What this machine's Debian has is found above; the next one has what is newer.
+    return interpreters.unpacked(version) if version in interpreters.VERSIONS else None
 
 
 def environment(version: str, interpreter: Path, locks: list[Path]) -> Path:
@@ -91,7 +95,8 @@ def environment(version: str, interpreter: Path, locks: list[Path]) -> Path:
 def install(python: Path) -> None:
     """Build the extension for the interpreter, and copy the package."""
     build = ("cargo", "build", "--locked", "-p", "treadle-python", "--features", "testing")
-    run(*build, PYO3_PYTHON=str(python))
+    # An extension has no need of libpython, which is a package of its own in Debian.
+    run(*build, PYO3_PYTHON=str(python), PYO3_BUILD_EXTENSION_MODULE="1")
     code = (
         "import sysconfig as s; print(s.get_path('purelib')); print(s.get_config_var('EXT_SUFFIX'))"
     )
@@ -132,7 +137,7 @@ def main() -> int:
         interpreter = find(version)
         if interpreter is None:
             print(
-                f"--- Python {version}: skipped, it is neither on the path nor in pyenv", flush=True
+                f"--- Python {version}: skipped, it is not on the path, in pyenv, or in Debian", flush=True
             )
             continue
         started = time.monotonic()

@@ -49,7 +49,9 @@ fn is_pickling() -> bool {
     treadle_interpreter::is_pickling()
 }
 
-#[pymodule(gil_used = false)]
+// No build of Python without the lock was tested: there, the interpreter turns the lock on, and says so.
+// Slots of Dask's nodes are read by their offsets, which needs it.
+#[pymodule(gil_used = true)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(end_forked_child, module)?)?;

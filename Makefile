@@ -4,11 +4,13 @@
 # PYTHON=python3.13   another interpreter (in its own environment, .venv-python3.13)
 # VENV=path           another place for the environment
 # DASK=2025.11.0      another release of Dask and distributed for the conformance suites
+# PROFILE=dev         Cargo's profile of the extension: what `make test-rust` compiles is used again
 # ARGS="…"            arguments for the program that a target runs
 
 PYTHON ?= python3
 VENV ?= $(if $(filter python3,$(PYTHON)),.venv,.venv-$(notdir $(PYTHON)))
 DASK ?=
+PROFILE ?= release
 ARGS ?=
 
 VENV_PY := $(VENV)/bin/python
@@ -47,7 +49,7 @@ demo: $(BUILT) ## run the main job: real flights through dask.dataframe and dask
 test: test-rust test-python conformance-subset ## run all tests, with six minutes of Dask's own
 
 test-rust: $(INSTALLED) ## run the tests of the crates
-	cargo test --workspace --locked --no-fail-fast
+	cargo test --workspace --features treadle-python/testing --locked --no-fail-fast
 
 test-python: $(BUILT) ## run the tests of the Python package (ARGS: pytest's)
 	$(VENV_PY) -m pytest --ignore=tests/cluster $(ARGS)
@@ -61,12 +63,12 @@ test-guides: $(BUILT) $(VENV)-coiled/installed.stamp ## run the tests of docs/ho
 	$(PIP_INSTALL) -r requirements/guides.lock
 	TREADLE_COILED_PYTHON=$(abspath $(VENV)-coiled/bin/python) $(VENV_PY) -m pytest $(addprefix tests/cluster/test_hosting_,by_hand.py ssh.py hosts.py manifests.py) $(ARGS)
 
-wheels: $(INSTALLED) ## build wheels and the source distribution into dist/ (ARGS: versions, --arch, --profile)
+wheels: $(INSTALLED) ## build wheels and the source distribution into dist/ (ARGS: versions, --arch)
 	$(VENV_PY) packaging/wheels.py $(ARGS)
 
-test-wheels: $(INSTALLED) ## build three wheels without link-time optimisation, use each in an empty environment
-	$(VENV_PY) packaging/wheels.py --arch $$(uname -m) --profile release $(OFTEN)
-	$(VENV_PY) packaging/try_wheels.py $(OFTEN)
+test-wheels: $(INSTALLED) ## use wheels of the oldest Python, of 3.11 and of the newest in empty environments
+	$(VENV_PY) packaging/wheels.py --here $(PROFILE) $(OFTEN)
+	$(VENV_PY) packaging/try_wheels.py .cache/wheels $(OFTEN)
 
 test-pythons: $(INSTALLED) ## run a part of the tests on the oldest and the newest Python (ARGS: other versions)
 	$(VENV_PY) tests/pythons.py $(ARGS)
@@ -164,7 +166,7 @@ $(INSTALLED): requirements/bootstrap.lock requirements/dev.lock | check-python c
 
 $(BUILT): $(INSTALLED) $(RUST_SOURCES) pyproject.toml
 	@rm -f $(OPTIMISED)
-	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --profile release --locked --features testing
+	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --profile $(PROFILE) --locked --features testing
 	@touch $@
 
 $(OPTIMISED): $(INSTALLED) $(RUST_SOURCES) pyproject.toml

@@ -1,7 +1,7 @@
-"""Install each wheel of ``dist/`` into an empty environment of its Python, and use it as a newcomer does.
+"""Install wheels into empty environments of their Pythons, and use them as a newcomer does.
 
-``python packaging/try_wheels.py [VERSION …]`` tries the wheels of this machine's architecture: the ones of
-the versions, or all that are there. Each has to install without a compiler, run the first example of the
+``python packaging/try_wheels.py FOLDER [VERSION …]`` tries the wheels of this machine's architecture in a
+folder: the ones of the versions, or all that are there. Each has to install without a compiler, run the first example of the
 README and a local cluster, and ``treadle demo``.
 """
 
@@ -16,14 +16,10 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "tests"))
+import interpreters
 
-import pythons  # noqa: E402
-
-DIST = ROOT / "dist"
 LIMIT = 600
-QUICKSTART = '''
+QUICKSTART = """
 import dask.array as da
 import treadle
 
@@ -34,7 +30,7 @@ if __name__ == "__main__":
         assert client.submit(sum, [1, 2, 3]).result() == 6
         assert da.ones(1000, chunks=2).sum().compute() == 1000
         print(treadle.__version__, client)
-'''
+"""
 
 
 def version_of(wheel: Path) -> str:
@@ -71,7 +67,15 @@ def use(wheel: Path, interpreter: Path, folder: Path) -> None:
     # Debian's interpreters have no pip of their own.
     run(interpreter, "-m", "venv", "--without-pip", environment, folder=folder, path=path)
     python = environment / "bin" / "python"
-    pip = (sys.executable, "-m", "pip", "--python", python, "--quiet", "--disable-pip-version-check")
+    pip = (
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "--quiet",
+        "--disable-pip-version-check",
+    )
     # What the demo needs beside the wheel is one source archive of plain Python.
     run(*pip, "install", f"{wheel}[cluster,demo]", folder=folder, path=path)
     installed = time.monotonic()
@@ -87,23 +91,23 @@ def use(wheel: Path, interpreter: Path, folder: Path) -> None:
 
 
 def main() -> int:
-    wheels = sorted(DIST.glob(f"treadle-*{platform.machine()}.whl"))
-    chosen = sys.argv[1:]
+    folder, *chosen = sys.argv[1:]
+    wheels = sorted(Path(folder).resolve().glob(f"treadle-*{platform.machine()}.whl"))
     wheels = [wheel for wheel in wheels if not chosen or version_of(wheel) in chosen]
     missing = set(chosen) - {version_of(wheel) for wheel in wheels}
     if missing or not wheels:
-        print(f"no wheel in {DIST.name}/ for {sorted(missing) or 'this machine'}: make wheels")
+        print(f"no wheel in {folder} for {sorted(missing) or 'this machine'}: make wheels")
         return 1
     for wheel in wheels:
-        interpreter = pythons.find(version_of(wheel))
+        interpreter = interpreters.find(version_of(wheel))
         if interpreter is None:
             print(f"--- {wheel.name}: no such Python here")
             return 1
-        folder = Path(tempfile.mkdtemp(prefix="treadle-wheel-"))
+        place = Path(tempfile.mkdtemp(prefix="treadle-wheel-"))
         try:
-            use(wheel, interpreter, folder)
+            use(wheel, interpreter, place)
         finally:
-            shutil.rmtree(folder)
+            shutil.rmtree(place)
     return 0
 
 

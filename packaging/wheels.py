@@ -5,9 +5,11 @@ as old as ``GLIBC``. Not ``abi3``: the extension reads dictionaries and slots in
 interface of Python does not have. The linker is Zig's (``ziglang`` of PyPI), which has the symbols of
 each release of the C library, for both architectures.
 
-Without versions, those are built that ``pyproject.toml`` claims. ``--arch`` chooses the architectures,
-``--profile release`` builds in a third of the time, without link-time optimisation. Wheels, and the source
-distribution, are left in ``dist/``.
+Without versions, those are built that ``pyproject.toml`` claims. ``--arch`` chooses the architectures.
+Wheels, and the source distribution, are left in ``dist/``.
+
+``--here`` builds for this machine alone, without Zig, with a chosen profile of Cargo and with what only
+tests call; they are left in ``.cache/wheels``.
 """
 
 from __future__ import annotations
@@ -20,14 +22,12 @@ import sys
 import time
 from pathlib import Path
 
+import interpreters
 import licences
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "tests"))
-
-import pythons  # noqa: E402
-
 DIST = ROOT / "dist"
+HERE = ROOT / ".cache" / "wheels"
 GLIBC = "2_17"
 ARCHITECTURES = ("x86_64", "aarch64")
 PROGRAMS = Path(sys.executable).parent
@@ -43,30 +43,38 @@ def run(*command: str | Path, **variables: str) -> None:
     )
 
 
-def interpreter(version: str, architecture: str) -> str:
-    """What maturin is told: a program, or a version of which it knows how its extensions are built."""
-    if architecture == platform.machine():
-        found = pythons.find(version)
-        if found is not None:
-            return str(found)
-    return f"python{version}"
-
-
-def build(version: str, architecture: str, profile: str) -> Path:
+def build(version: str, architecture: str) -> Path:
+    """Build the wheel that is published."""
     target = f"{architecture}-unknown-linux-gnu"
+    found = interpreters.find(version) if architecture == platform.machine() else None
+    options = ("--zig", "--target", target, "--compatibility", f"manylinux_{GLIBC}")
+    # Of a version that is not here, maturin knows how its extensions are built.
+    wheel = _built(str(found or f"python{version}"), version, target, DIST, *options)
+    run(PROGRAMS / "auditwheel", "show", wheel)
+    return wheel
+
+
+def build_here(version: str, profile: str) -> Path:
+    """Build a wheel for tests on this machine."""
+    target = f"{platform.machine()}-unknown-linux-gnu"
+    found = interpreters.find(version)
+    if found is None:
+        sys.exit(f"there is no Python {version} here")
+    options = ("--profile", profile, "--features", "testing", "--compatibility", "linux")
+    return _built(str(found), version, target, HERE, *options)
+
+
+def _built(interpreter: str, version: str, target: str, folder: Path, *options: str) -> Path:
     licences.collect(target)
-    before = set(DIST.glob("*.whl"))
     started = time.monotonic()
     run(
-        *(PROGRAMS / "maturin", "build", "--locked", "--strip", "--zig", "--profile", profile),
-        *("--target", target, "--compatibility", f"manylinux_{GLIBC}", "--out", DIST),
-        *("--interpreter", interpreter(version, architecture)),
+        *(PROGRAMS / "maturin", "build", "--locked", "--strip", "--out", folder),
+        *("--interpreter", interpreter, *options),
     )
-    (wheel,) = DIST.glob(f"*-cp{version.replace('.', '')}-*{architecture}.whl")
-    run(PROGRAMS / "auditwheel", "show", wheel)
+    architecture = target.partition("-")[0]
+    (wheel,) = folder.glob(f"*-cp{version.replace('.', '')}-*{architecture}.whl")
     size = wheel.stat().st_size / 1e6
-    how = "again" if wheel in before else "new"
-    print(f"{wheel.name} ({how}): {size:.1f} MB, {time.monotonic() - started:.0f} s", flush=True)
+    print(f"{wheel.name}: {size:.1f} MB in {time.monotonic() - started:.0f} s", flush=True)
     return wheel
 
 
@@ -74,14 +82,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("versions", nargs="*", metavar="VERSION", help="3.11; default: all")
     parser.add_argument("--arch", nargs="+", choices=ARCHITECTURES, default=ARCHITECTURES)
-    parser.add_argument("--profile", default="dist", help="of Cargo (%(default)s)")
+    parser.add_argument(
+        "--here", metavar="PROFILE", help="for this machine, with a profile of Cargo"
+    )
     given = parser.parse_args()
+    versions = given.versions or interpreters.claimed()
+    if given.here:
+        for version in versions:
+            build_here(version, given.here)
+        return
     DIST.mkdir(exist_ok=True)
     run(PROGRAMS / "maturin", "sdist", "--out", DIST)
     for architecture in given.arch:
         run("rustup", "target", "add", f"{architecture}-unknown-linux-gnu")
-        for version in given.versions or pythons.claimed():
-            build(version, architecture, given.profile)
+        for version in versions:
+            build(version, architecture)
 
 
 if __name__ == "__main__":

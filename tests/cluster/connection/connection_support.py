@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from client_support import SOON
+from treadle import _core
 
 
 class State:
@@ -107,7 +108,16 @@ def fetched(connection: Any, keys: list[Any]) -> tuple[dict[Any, Any], dict[Any,
     results: list[Any] = []
     connection.fetch(next(_tickets), keys, lambda *one: results.append(one))
     assert connection.wait(lambda: bool(results), SOON)
-    return results[0]
+    values, errors = results[0]
+    # Who waits for a value decodes it, not the thread that received it.
+    for key, value in list(values.items()):
+        if isinstance(value, _core.Undecoded):
+            try:
+                values[key] = connection.decode(key, value)
+            except Exception as error:
+                del values[key]
+                errors[key] = error
+    return values, errors
 
 
 def run(connection: Any, function: Any, *args: Any, key: Any = None, **options: Any) -> State:

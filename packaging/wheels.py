@@ -60,7 +60,8 @@ def build_here(version: str, profile: str) -> Path:
     found = interpreters.find(version)
     if found is None:
         sys.exit(f"there is no Python {version} here")
-    options = ("--profile", profile, "--features", "testing", "--compatibility", "linux")
+    features = "simulated" if profile == "dev" else "testing"
+    options = ("--profile", profile, "--features", features, "--compatibility", "linux")
     return _built(str(found), version, target, HERE, *options)
 
 

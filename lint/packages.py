@@ -1,7 +1,7 @@
 """Check which packages of ``treadle`` import which: no circle, and few modules beside the packages.
 
-What is imported for types alone is no arrow: it is not there when the program runs. The package itself is the roof:
-``treadle.Client`` and its like are for users, and ``treadle._core`` is the native part, on which all stand.
+What is imported for types alone does not count: it is not there when the program runs. Nor do ``treadle`` itself, whose
+names are for users, and ``treadle._core``, the native part, which all may import.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path("python/treadle")
-MOST_ROOMS = 24
+MOST_PACKAGES = 24
 MOST_MODULES = 8
 
 
@@ -42,7 +42,7 @@ def imported(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{name.name}" for name in node.names)
 
 
-def room(name: str) -> str | None:
+def package_of(name: str) -> str | None:
     """Return the package below ``treadle`` that a dotted name is in; None: it is in none."""
     parts = name.split(".")
     is_inside = parts[0] == "treadle" and len(parts) > 1 and (ROOT / parts[1]).is_dir()
@@ -50,18 +50,18 @@ def room(name: str) -> str | None:
 
 
 def arrows() -> dict[str, dict[str, str]]:
-    """Return the rooms that each room imports, each with one module that does."""
+    """Return the packages that each package imports, each with one module that does."""
     found: dict[str, dict[str, str]] = {}
     for name, path in modules().items():
         for other in imported(path):
-            above, below = room(name), room(other)
+            above, below = package_of(name), package_of(other)
             if above and below and above != below:
                 found.setdefault(above, {}).setdefault(below, f"{path} imports {other}")
     return found
 
 
 def circles(found: dict[str, dict[str, str]]) -> Iterator[str]:
-    """Take away the rooms that import no other one, again and again: yield the arrows that are left."""
+    """Take away the packages that import no other one, again and again: yield the arrows that are left."""
     left = {name: set(below) for name, below in found.items()}
     while below := [
         name for name in {*left, *(n for b in left.values() for n in b)} if not left.get(name)
@@ -74,9 +74,9 @@ def circles(found: dict[str, dict[str, str]]) -> Iterator[str]:
 def main() -> None:
     """Print what is wrong, and fail if anything is."""
     wrong = list(circles(arrows()))
-    rooms = [path for path in ROOT.iterdir() if (path / "__init__.py").exists()]
-    if len(rooms) > MOST_ROOMS:
-        wrong.append(f"{ROOT} has {len(rooms)} packages: at most {MOST_ROOMS}")
+    packages = [path for path in ROOT.iterdir() if (path / "__init__.py").exists()]
+    if len(packages) > MOST_PACKAGES:
+        wrong.append(f"{ROOT} has {len(packages)} packages: at most {MOST_PACKAGES}")
     beside = [path.name for path in ROOT.glob("*.py")]
     if len(beside) > MOST_MODULES:
         wrong.append(

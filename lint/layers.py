@@ -1,6 +1,6 @@
-"""Check which crates stand on which: six rooms on five floors (docs/ARCHITECTURE.md).
+"""Check which crates stand on which: six parts in five layers (docs/ARCHITECTURE.md).
 
-An arrow goes down, or stays in its room. A pure crate (``#![no_std]``) stands on pure crates alone.
+A dependency goes to a lower layer, or stays in its part. A pure crate (``#![no_std]``) stands on pure crates alone.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import re
 import subprocess
 from pathlib import Path
 
-# The floors, the lowest first: the folders of `crates/` that are on each.
-FLOORS = (("common",), ("transfer",), ("broadcast", "shuffle"), ("schedule",), ("python",))
+# The layers, the lowest first: the folders of `crates/` that are in each.
+LAYERS = (("common",), ("transfer",), ("broadcast", "shuffle"), ("schedule",), ("python",))
 
 PURE = re.compile(r"^#!\[(cfg_attr\(.*, )?no_std\)?\]$", re.MULTILINE)
 
@@ -45,16 +45,16 @@ def is_pure(head: Path) -> bool:
 
 def wrong(stands_on: dict[str, list[str]]) -> list[str]:
     """Return what is wrong, a line each."""
-    floor = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
-    room = {folder: folder.partition("/")[0] for folder in stands_on}
-    lines = [f"crates/{folder} is in no room" for folder in room if room[folder] not in floor]
+    layer = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+    part = {folder: folder.partition("/")[0] for folder in stands_on}
+    lines = [f"crates/{folder} is in no part" for folder in part if part[folder] not in layer]
     if lines:
         return lines
     pure = {folder for folder in stands_on if is_pure(Path("crates") / folder / "src" / "lib.rs")}
     for one, other in ((one, other) for one, others in stands_on.items() for other in others):
-        above, below = room[one], room[other]
-        if above != below and floor[below] >= floor[above]:
-            lines.append(f"crates/{one} stands on crates/{other}: an arrow goes down")
+        above, below = part[one], part[other]
+        if above != below and layer[below] >= layer[above]:
+            lines.append(f"crates/{one} depends on crates/{other}, which is no lower layer")
         if one in pure and other not in pure:
             lines.append(f"crates/{one} is pure, and stands on crates/{other}, which is not")
     return lines

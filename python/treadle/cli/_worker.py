@@ -320,11 +320,9 @@ def _run(
             raise _OutdatedError
         return _core.Worker(
             address,
+            options,
             name=name,
-            nthreads=options.nthreads,
-            memory_limit=options.memory_limit,
             directory=directory,
-            resources=options.resources,
             service=service,
             listen=credentials.address(listen or reachable(address)),
             contact=None if contact is None else credentials.address(contact),

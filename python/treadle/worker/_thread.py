@@ -52,10 +52,8 @@ class ThreadWorker:
         )
         self._native: Any = _core.Worker(
             scheduler,
+            options,
             name=name,
-            nthreads=options.nthreads,
-            memory_limit=options.memory_limit,
-            resources=options.resources,
             directory=directory,
             listen=listen,
             service=self._service,

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from treadle.common._worker_options import WorkerOptions
 from treadle.local._graph import Cache, Key, Keys
 
 _Array = TypeVar("_Array")
@@ -568,12 +569,10 @@ class Worker:
     def __init__(
         self,
         scheduler: str,
+        options: WorkerOptions,
         *,
         name: str,
-        nthreads: int,
-        memory_limit: int,
         directory: str,
-        resources: Mapping[str, float],
         service: Any,
         listen: str | None = None,
         secret: bytes | str | Path | None = None,

@@ -26,14 +26,13 @@ from distributed.deploy.spec import ProcessInterface
 
 from treadle._compat.distributed import SchedulerInfo
 from treadle._compat.distributed import SpecCluster as SpecClusterOfDistributed
-from treadle.cluster._local_cluster import LocalCluster, cluster_at
+from treadle.cluster._clusters import cluster_at
+from treadle.cluster._local_cluster import LocalCluster
 from treadle.cluster._local_workers import process_worker
 from treadle.cluster._scheduler_comm import SchedulerComm, identity
 from treadle.cluster._worker_process import WorkerProcess
 from treadle.common._loop import off_loop
-from treadle.common._memory_limit import memory_limit_of
-from treadle.common._numbers import MOST_THREADS, integer
-from treadle.common._settings import resources_of
+from treadle.common._worker_options import WorkerOptions
 
 __all__ = ["Scheduler", "SpecCluster", "Worker"]
 
@@ -82,15 +81,19 @@ class Worker(ProcessInterface):
     name
         Unique in the cluster.
     nthreads
-        How many tasks it runs at once.
+        How many tasks it runs at once; 0: as many as there are cores.
     memory_limit
         Of the worker's process: bytes, ``"4 GiB"``, a share of the machine's memory such as 0.5 (1 is all
-        of it), ``"auto"`` or 0 for no limit. ``"auto"`` is all of the memory, for each worker.
+        of it), ``"auto"`` or 0 for no limit. ``"auto"`` is the share of the memory that its threads are of
+        the cores.
     resources
         Abstract resources, for ``resources=`` of tasks; by default those of
         ``distributed.worker.resources`` in Dask's configuration.
     local_directory
         Where it keeps what it spills.
+    **options
+        ``env``, ``preload``, ``lifetime``, ``lifetime_stagger`` and ``lifetime_restart``, as those of
+        :class:`treadle.LocalCluster`.
     """
 
     def __init__(
@@ -101,18 +104,20 @@ class Worker(ProcessInterface):
         memory_limit: Any = "auto",
         resources: Mapping[str, float] | None = None,
         local_directory: str | os.PathLike[str] | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(scheduler=scheduler, name=name)  # type: ignore[no-untyped-call]
         self.name = name
         self._scheduler = scheduler
-        self._make = partial(
-            process_worker,
-            name=str(name),
-            threads=integer("nthreads", nthreads, 1, MOST_THREADS),
-            limit=memory_limit_of(memory_limit, "memory_limit"),
-            resources=resources_of(resources),
-            directory=None if local_directory is None else str(local_directory),
-        )
+        given = {
+            "nthreads": nthreads,
+            "memory_limit": memory_limit,
+            "resources": resources,
+            "local_directory": local_directory,
+            **options,
+        }
+        WorkerOptions.refuse_others("treadle.deploy.Worker", given)
+        self._options = WorkerOptions.of(given)
         self._process: WorkerProcess | None = None
 
     async def start(self) -> None:
@@ -135,7 +140,7 @@ class Worker(ProcessInterface):
             )
         name = str(self.name)
         await off_loop(cluster._tell, "supervise", {"names": [name]})
-        process = self._process = await off_loop(self._make, cluster)
+        process = self._process = await off_loop(process_worker, cluster, name, self._options)
         cluster.workers[name] = process
         try:
             await off_loop(process.wait_until_announced, _START)

@@ -147,8 +147,10 @@ def get(
 def _compute_there(
     client: Client, graph: Mapping[Hashable, Any], wanted: list[Hashable]
 ) -> dict[Hashable, Any]:
+    from treadle.client._submission import submit_graph
+
     try:
-        futures = client._submit_graph(client._usable("submit"), graph, wanted)
+        futures = submit_graph(client, client._usable("submit"), graph, wanted)
     except TypeError as error:
         if _is_about_pickling(error):
             raise CannotTravel from error

@@ -219,7 +219,7 @@ def test_a_multi_lock_is_released_while_a_client_that_waits_for_it_leaves(client
         next_in_turn = [MultiLock(names[:1], client=leaving), MultiLock(names[1:], client=staying)]
         pool = ThreadPoolExecutor()
         waiting = [pool.submit(one.acquire) for one in next_in_turn]
-        sidecar = client.cluster._sidecar._sidecar
+        sidecar = client.cluster._scheduler.sidecar._sidecar
         locks = sidecar.scheduler.multi_locks
         until(lambda: all(one.id in locks.events for one in next_in_turn), "both wait")
 

@@ -185,14 +185,15 @@ def test_workers_that_dask_chooses_keep_what_treadle_needs(dask_client):
 
 KILLED_PART = """
 import os, signal, sys
+from treadle.common._worker_options import WorkerOptions
 from treadle.hosting._scheduler_part import SchedulerPart
 from treadle.hosting._worker_parts import WorkerPart
 
 secret = b"x" * 64
 scheduler = SchedulerPart("127.0.0.1", secret, None, False)
 part = WorkerPart(
-    scheduler.address, host="127.0.0.1", directory=sys.argv[1], secret=secret, certificates=None,
-    insecure=False, name="1", nthreads=1, memory_limit=0, resources={},
+    scheduler.address, WorkerOptions(nthreads=1, memory_limit=0, local_directory=sys.argv[1]),
+    name="1", host="127.0.0.1", secret=secret, certificates=None, insecure=False,
 )
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -260,8 +261,8 @@ def test_what_cannot_be_attached_is_refused_by_name(dask_client):
             treadle.attach(there)
         # It was not disturbed.
         assert here.submit(sum, [1, 2]).result() == 3
-    with pytest.raises(ValueError, match="nthreads=0"):
-        treadle.attach(there, nthreads=0)
+    with pytest.raises(ValueError, match="nthreads=-1"):
+        treadle.attach(there, nthreads=-1)
     with pytest.raises(ValueError, match="memory_fraction=2"):
         treadle.attach(there, memory_fraction=2)
     with pytest.raises(TypeError, match="not str"):

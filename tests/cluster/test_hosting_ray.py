@@ -180,8 +180,8 @@ def test_the_autoscaler_of_ray_is_asked_for_nodes(cluster: Any, tmp_path: Path) 
 
 
 def test_what_is_wrong_is_refused() -> None:
-    with pytest.raises(ValueError, match="nthreads=0"):
-        treadle.attach_ray(nthreads=0)
+    with pytest.raises(ValueError, match="nthreads=-1"):
+        treadle.attach_ray(nthreads=-1)
     with pytest.raises(TypeError, match="attach_ray returned"):
         treadle.from_ray(object(), [])  # type: ignore[arg-type]
 

@@ -160,8 +160,8 @@ def test_a_sidecar_whose_connection_ends_at_once() -> None:
 
         def connect(handlers: Any) -> Any:
             handlers.on_closed("it was interrupted")
-            return cluster._connect_sidecar(handlers)
+            return cluster._scheduler.connect_sidecar(handlers)
 
-        cluster._sidecar.close()  # type: ignore[union-attr]
+        cluster._scheduler.sidecar.close()  # type: ignore[union-attr]
         sidecar = SupervisedSidecar(connect)
         sidecar.close()

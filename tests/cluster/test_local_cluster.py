@@ -615,7 +615,7 @@ def test_workers_have_the_environment_and_preloads_that_were_given(tmp_path: Pat
     [
         ({"processes": False, "env": {"A": 1}}, "env=: only workers that are processes"),
         ({"processes": False, "preload": "x.py", "lifetime": "1h"}, "preload=, lifetime=: only"),
-        ({"lifetime": "soon"}, "--lifetime is 'soon'"),
+        ({"lifetime": "soon"}, "^lifetime is 'soon'"),
         ({"env": ["A"]}, "give names of variables"),
         ({"interface": "lo", "host": "127.0.0.1"}, "not both"),
         ({"interface": "no-such"}, "no-such"),

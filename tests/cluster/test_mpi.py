@@ -24,7 +24,7 @@ def run(
 
 
 def launch(
-    ranks: int, *command: str, modules: Path | None = None
+    ranks: int, *command: str, modules: Path | None = None, **more: str
 ) -> subprocess.CompletedProcess[str]:
     paths = [str(modules)] if modules else []
     environment = os.environ | {
@@ -35,6 +35,7 @@ def launch(
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "PRTE_ALLOW_RUN_AS_ROOT": "1",
         "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        **more,
     }
     return subprocess.run(
         ["mpirun", "--oversubscribe", "-n", str(ranks), sys.executable, *command],
@@ -92,6 +93,39 @@ def test_a_script_can_make_the_cluster_itself(tmp_path: Path) -> None:
     )
     done = launch(3, str(path))
     assert (done.returncode, done.stdout) == (0, "3 1\n"), done.stderr
+
+
+CONFIGURED = """
+import os
+import treadle
+from treadle import mpi
+
+mpi.initialize(RESOURCES)
+with treadle.Client() as client:
+    (worker,) = client.scheduler_info()["workers"].values()
+    print(worker["resources"], *client.run(os.getenv, "PRELOADED").values())
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "found"), [("", "{'gpu': 2.0}"), ("resources={'MEM': 1}", "{'MEM': 1.0}")]
+)
+def test_workers_have_what_is_configured_for_all_workers(
+    tmp_path: Path, given: str, found: str
+) -> None:
+    preload = tmp_path / "preloaded.py"
+    preload.write_text("import os\ndef dask_setup(worker):\n    os.environ['PRELOADED'] = 'yes'\n")
+    path = tmp_path / "script.py"
+    path.write_text(CONFIGURED.replace("RESOURCES", given))
+    done = launch(
+        3,
+        str(path),
+        DASK_DISTRIBUTED__WORKER__RESOURCES__gpu="2",
+        DASK_DISTRIBUTED__WORKER__PRELOAD=str(preload),
+        DASK_DISTRIBUTED__WORKER__LIFETIME__DURATION="1h",
+    )
+    assert (done.returncode, done.stdout) == (0, f"{found} yes\n"), done.stderr
+    assert done.stderr.count("distributed.worker.lifetime has no effect") == 1
 
 
 def test_a_script_that_raises_ends_the_job(tmp_path: Path) -> None:

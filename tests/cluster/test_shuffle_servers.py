@@ -194,7 +194,7 @@ def test_connections_to_the_service_end_and_no_row_is_lost(client, servers, gate
     if whose != "scheduler":
         client.run(leave_services)
     if whose != "workers":
-        (at,) = client.cluster._sidecar._sidecar._services._services.values()
+        (at,) = client.cluster._scheduler.sidecar._sidecar._services._services.values()
         at._service._native.close()
     shuffle.check(servers)
     assert shuffle.runs() == [1] * INPUTS
@@ -370,9 +370,9 @@ def stop_the_loop(dask_scheduler):
 
 
 def replace_sidecar(client):
-    replaced = client.cluster._sidecar.scheduler
+    replaced = client.cluster._scheduler.sidecar.scheduler
     client.run_on_scheduler(stop_the_loop)
-    until(lambda: client.cluster._sidecar.scheduler is not replaced, "it is replaced")
+    until(lambda: client.cluster._scheduler.sidecar.scheduler is not replaced, "it is replaced")
 
 
 @pytest.mark.parametrize("sidecar_goes", ["never", "before-the-end", "after-the-end"])

@@ -65,10 +65,10 @@ def test_what_exits_in_the_background_leaves_the_sidecar_there(client):
 
 
 def test_a_local_cluster_replaces_a_sidecar_whose_loop_ends(fresh_client):
-    before = fresh_client.cluster._sidecar.scheduler
+    before = fresh_client.cluster._scheduler.sidecar.scheduler
     # It ends before or after its answer.
     fresh_client.run_on_scheduler(stop_the_loop)
-    until(lambda: fresh_client.cluster._sidecar.scheduler is not before, "it is replaced")
+    until(lambda: fresh_client.cluster._scheduler.sidecar.scheduler is not before, "it is replaced")
     until(lambda: queues(fresh_client), "a queue works")
     assert fresh_client.submit(inc, 1).result(SOON) == 2
 

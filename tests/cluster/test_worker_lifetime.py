@@ -63,6 +63,8 @@ def test_another_process_comes_where_that_is_wanted():
     [
         (["--lifetime", "soon"], "--lifetime is 'soon'"),
         (["--lifetime", "nan"], "--lifetime is 'nan'"),
+        (["--lifetime", ""], "--lifetime is ''"),
+        (["--lifetime", "1e400 s"], "--lifetime is '1e400 s'"),
         (["--lifetime", "0"], "a lifetime of 0 s"),
         (["--lifetime", "1h", "--lifetime-stagger", "-1s"], "--lifetime-stagger is '-1s'"),
         (["--lifetime", "1h", "--lifetime-stagger", "2h"], "give or take 7200 s"),
@@ -71,7 +73,7 @@ def test_another_process_comes_where_that_is_wanted():
 def test_what_is_no_lifetime_is_refused(start, options, reason):
     # There is no such scheduler: nobody looks for it.
     refused = start("worker", "127.0.0.1:1", *options)
-    assert refused.wait() == 1
+    assert refused.wait() == 2
     assert reason in refused.output
     assert "Traceback" not in refused.output
 

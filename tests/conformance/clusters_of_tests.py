@@ -15,7 +15,7 @@ from distributed.core import rpc
 
 from servers_of_tests import CHECKS, unserved
 from treadle.client import LocalCluster
-from treadle.cluster._local_cluster import cluster_at
+from treadle.cluster._clusters import cluster_at
 from treadle.cluster._scheduler_comm import SchedulerComm, identity
 
 # Seconds between two looks at which workers there are.

@@ -38,7 +38,7 @@ class SchedulerOfTest(SchedulerStandIn):
 
 def scheduler_of(cluster: Any) -> SchedulerOfTest:
     """The scheduler of a cluster in this process."""
-    real = cluster._sidecar.scheduler
+    real = cluster._scheduler.sidecar.scheduler
     object.__setattr__(real, "__class__", SchedulerOfTest)
     real.treadle_cluster = cluster
     _there.add(real)

@@ -13,19 +13,17 @@ import socket
 import time
 from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any, NoReturn
 
 import distributed.utils_test
 import pytest
-from dask.system import CPU_COUNT
 from distributed import Scheduler, SpecCluster, Status, Worker
 
 import treadle
 from schedulers_of_tests import scheduler_of
 from treadle.client import LocalCluster
 from treadle.cluster._local_workers import process_worker, thread_worker
-from treadle.common._memory_limit import memory_limit_of
+from treadle.common._worker_options import WorkerOptions
 
 # Seconds for a cluster's workers to join.
 PATIENCE = 60.0
@@ -41,6 +39,7 @@ def unserved(options: Mapping[str, Any], served: Collection[str]) -> None:
 
 # Of distributed's servers: what they check of themselves, and what they would show.
 CHECKS = ("dashboard", "dashboard_address", "transition_counter_max", "validate")
+STARTED_WITH = ("local_directory", "memory_limit", "nthreads", "resources")
 WORKER_OPTIONS = ("memory_limit", "nthreads", "plugins", "resources", *CHECKS)
 
 
@@ -107,19 +106,17 @@ class Nannied(StandIn):
     @property
     def worker_address(self) -> str:
         """Where its process listens, as the scheduler knows it now."""
-        workers = self._cluster._sidecar.scheduler.workers.values()
+        workers = self._cluster._scheduler.sidecar.scheduler.workers.values()
         return next(worker.address for worker in workers if str(worker.name) == self.name)
 
 
-def common(own: Mapping[str, Any]) -> tuple[str, int, int, Mapping[str, float]]:
-    """Return what a worker is started with: name, threads, bytes of memory, resources."""
+def common(own: Mapping[str, Any]) -> tuple[str, WorkerOptions]:
+    """Return what a worker is started with."""
     name = own.get("name")
-    limit = memory_limit_of(own.get("memory_limit", "auto"), "memory_limit")
+    given = {name: own[name] for name in STARTED_WITH if name in own}
     return (
         f"own-{next(_names)}" if name is None else str(name),
-        own.get("nthreads") or CPU_COUNT,
-        limit,
-        treadle.common._settings.resources_of(own.get("resources")),
+        WorkerOptions.of(given, share=1.0),
     )
 
 
@@ -128,9 +125,9 @@ _names = itertools.count()
 
 async def start_threads(cluster: LocalCluster, own: Mapping[str, Any]) -> Any:
     """Start a worker on threads of this process, as `distributed.Worker` would be."""
-    name, *rest = common(own)
+    name, options = common(own)
     worker = await asyncio.to_thread(
-        thread_worker, cluster, name, *rest, listen=f"{own.get('host') or '127.0.0.1'}:0"
+        thread_worker, cluster, name, options, listen=f"{own.get('host') or '127.0.0.1'}:0"
     )
     cluster.workers[name] = worker
     service = worker._service
@@ -141,11 +138,11 @@ async def start_threads(cluster: LocalCluster, own: Mapping[str, Any]) -> Any:
 
 async def start_process(cluster: LocalCluster, own: Mapping[str, Any]) -> Any:
     """Start a worker process, as `distributed.Nanny` would."""
-    name, *rest = common(own)
-    if parent := own.get("local_directory"):
-        os.makedirs(parent, exist_ok=True)
-    make = partial(process_worker, cluster, directory=str(parent) if parent else None)
-    worker = cluster.workers[name] = await asyncio.to_thread(make, name, *rest)
+    name, options = common(own)
+    if options.local_directory:
+        os.makedirs(options.local_directory, exist_ok=True)
+    worker = await asyncio.to_thread(process_worker, cluster, name, options)
+    cluster.workers[name] = worker
     return worker
 
 
@@ -264,7 +261,7 @@ class OwnWorker(Own):
 
     def _cluster(self) -> LocalCluster:
         address = str(self._options["address"])
-        clusters = list(treadle.cluster._local_cluster._alive)
+        clusters = list(treadle.cluster._clusters.alive)
         for cluster in clusters:
             if cluster.scheduler_address.endswith(address.rpartition("://")[2]):
                 return cluster
@@ -277,13 +274,13 @@ class OwnWorker(Own):
             cluster.workers = {n: w for n, w in cluster.workers.items() if w is not self._worker}
             # The scheduler may be over before its workers.
             with suppress(OSError):
-                while self._real.address in cluster._sidecar.scheduler.workers:
+                while self._real.address in cluster._scheduler.sidecar.scheduler.workers:
                     await asyncio.sleep(0.01)
                 await asyncio.to_thread(settle, cluster)
 
     def _cluster_or_none(self) -> LocalCluster | None:
         address = self._real._native.scheduler
-        return treadle.cluster._local_cluster.cluster_at(address)
+        return treadle.cluster._clusters.cluster_at(address)
 
 
 class Killable:

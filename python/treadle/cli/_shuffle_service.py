@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -220,10 +219,12 @@ def shuffle_server(
         with _clear_errors():
             _drain(master, credentials, name, drain_timeout)
         return
+    from treadle.common._settings import temporary_directory
+
     options = {
         "name": name or f"{socket.gethostname()}-{os.getpid()}",
         "domain": domain or socket.gethostname(),
-        "directories": list(directories) or [_temporary()],
+        "directories": list(directories) or [temporary_directory()],
         # Without a limit, what the machine has is one.
         "memory": limit_of(memory_limit_of, memory_limit, "--memory-limit", 0.5)
         or memory_limit_of(1, "--memory-limit"),
@@ -391,10 +392,3 @@ def _what_keeps(name: str, state: dict[str, Any]) -> str | None:
         f"{holds}, and no other server can take them. Start one, or end the shuffles that run "
         f"({running})"
     )
-
-
-def _temporary() -> str:
-    import dask
-
-    directory: str = dask.config.get("temporary-directory", None) or tempfile.gettempdir()
-    return directory

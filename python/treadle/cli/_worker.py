@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -31,15 +30,15 @@ from treadle.cli._long_running import (
     supervised_option,
 )
 from treadle.cli._supervisor import nworkers_of, supervise
-from treadle.cli._values import Seconds, limit_of
-from treadle.common._memory_limit import HELP, memory_limit_of
-from treadle.common._numbers import MOST_THREADS, amounts
+from treadle.cli._values import Seconds
+from treadle.cli._worker_options import checked, worker_options
 from treadle.errors._exit_status import LEFT, LOST, OVERFLOWED, RESTART, UNREACHED
 from treadle.pickling._script import become_worker
 
 if TYPE_CHECKING:
     from treadle._core import Directory
     from treadle.common._lifetime import Lifetime
+    from treadle.common._worker_options import WorkerOptions
     from treadle.worker._ends import End
     from treadle.worker._engine import Engine
     from treadle.worker._main_thread import MainThread
@@ -61,25 +60,6 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 _NOBODY = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT)
 
 
-def _resources(
-    _context: click.Context, _option: click.Parameter, text: str | None
-) -> dict[str, float]:
-    if text is None:
-        from treadle.common._settings import resources_of
-
-        return resources_of(None)
-    resources: dict[str, float] = {}
-    for pair in text.replace(",", " ").split():
-        name, _, amount = pair.partition("=")
-        try:
-            resources |= amounts({name: amount})
-        except ValueError:
-            name = ""
-        if not name:
-            raise click.BadParameter(f"{pair!r}: write NAME=AMOUNT, such as GPU=2")
-    return resources
-
-
 class _Remembering(click.Command):
     """A command that keeps the arguments as they were given."""
 
@@ -95,11 +75,6 @@ class _Remembering(click.Command):
     help="How many worker processes; -1: one a core; auto: as many as suit the cores, with threads.",
 )
 @click.option(
-    "--nthreads",
-    type=click.IntRange(1, MOST_THREADS),
-    help="Tasks at once of each; by default the cores are shared out.",
-)
-@click.option(
     "--nanny/--no-nanny",
     default=True,
     show_default=True,
@@ -112,26 +87,7 @@ class _Remembering(click.Command):
     help="How long to wait for the scheduler, in the beginning and when it was lost; for ever by "
     "default.",
 )
-@click.option(
-    "--memory-limit",
-    default="auto",
-    show_default=True,
-    help=f"Of the worker's process: {HELP}; auto is this worker's share, by cores, of what the control "
-    "group allows.",
-)
-@click.option(
-    "--local-directory",
-    type=click.Path(file_okay=False),
-    help="Each worker makes a directory here for values that do not fit in memory, and removes it when "
-    "it ends.",
-)
-@click.option(
-    "--resources",
-    callback=_resources,
-    metavar="NAME=AMOUNT ...",
-    help='What tasks may ask for: "GPU=2 MEM=10e9"; by default distributed.worker.resources of '
-    "Dask's configuration.",
-)
+@worker_options()
 @click.option(
     "--name",
     help="Unique in the cluster; by default the host and the process id. Several workers are NAME-0, "
@@ -145,32 +101,10 @@ class _Remembering(click.Command):
     "port, for example).",
 )
 @click.option(
-    "--preload",
-    multiple=True,
-    help="A module or script with "
-    "dask_setup(worker); by default distributed.worker.preload of Dask's configuration. May be repeated.",
-)
-@click.option(
     "--scheduler-timeout",
     type=Seconds(0.1),
     metavar="SECONDS",
     help="A scheduler that sends nothing for this long is gone; by default 300.",
-)
-@click.option(
-    "--lifetime",
-    metavar="TIME",
-    help="Leave after this time, such as 55 minutes, when the values have moved; by default "
-    "distributed.worker.lifetime of Dask's configuration, or never.",
-)
-@click.option(
-    "--lifetime-stagger",
-    metavar="TIME",
-    help="Leave earlier or later by at most this time, at random.",
-)
-@click.option(
-    "--lifetime-restart/--no-lifetime-restart",
-    default=None,
-    help="Whether another process comes then.",
 )
 @click.option(
     "--silence-logs",
@@ -185,6 +119,12 @@ class _Remembering(click.Command):
     type=int,
     hidden=True,
     help="The descriptor of a socket, by which who started this process is called.",
+)
+@click.option(
+    "--options",
+    "told",
+    hidden=True,
+    help="What who started this process has checked, in place of the options of a worker.",
 )
 @click.option(
     "--script",
@@ -204,25 +144,19 @@ class _Remembering(click.Command):
 @click.pass_context
 def worker(
     context: click.Context,
+    /,
     address: str | None,
     nworkers: str | None,
-    nthreads: int | None,
     nanny: bool,
     death_timeout: str | None,
-    memory_limit: str,
-    local_directory: str | None,
-    resources: dict[str, float],
     name: str | None,
     listen: str | None,
     contact_address: str | None,
-    preload: tuple[str, ...],
     scheduler_timeout: float | None,
-    lifetime: str | None,
-    lifetime_stagger: str | None,
-    lifetime_restart: bool | None,
     silence_logs: int,
     supervised: bool,
     channel: int | None,
+    told: str | None,
     script: str | None,
     scheduler_file: str | None,
     log_file: str | None,
@@ -230,6 +164,7 @@ def worker(
     tls: str | None,
     insecure: bool,
     secret_file: str | None,
+    **given: Any,
 ) -> None:
     """Run workers of the scheduler at ADDRESS.
 
@@ -244,11 +179,7 @@ def worker(
     """
     if (address is None) == (scheduler_file is None):
         raise click.UsageError("give the scheduler's ADDRESS, or --scheduler-file")
-    from treadle.common._lifetime import lifetime_of
-
     limit_of_wait = _seconds(death_timeout)
-    with clear_errors():
-        lifetime_of(lifetime, lifetime_stagger, lifetime_restart)
     if supervised:
         nworkers = None
     count, threads = (1, None) if nworkers is None else nworkers_of(nworkers)
@@ -261,9 +192,9 @@ def worker(
         from treadle.common._settings import warn_of_unread
 
         warn_of_unread()
-        nthreads = nthreads or threads or _threads_of(count)
+        given["nthreads"] = given["nthreads"] or threads
         # What can be seen to be wrong is said once.
-        _limit(memory_limit, nthreads)
+        options = checked(given, workers=count)
         with clear_errors():
             if scheduler_file is None:
                 # Whatever is wrong with it is said here, and not by each worker.
@@ -271,10 +202,10 @@ def worker(
             status = supervise(
                 context.meta[_GIVEN],
                 count=count,
-                nthreads=nthreads,
+                nthreads=options.nthreads,
                 name=name,
                 log_file=log_file,
-                directory=local_directory,
+                directory=options.local_directory,
                 scheduler=lambda: find()[:2],
             )
         _exit(status)
@@ -288,22 +219,19 @@ def worker(
                 # First of all: who started this process may be gone before it is connected.
                 end_with_input()
             become_worker(script)
-            directory = _directory_in(local_directory)
+            options = _options_of(told, given)
+            directory = _directory_in(options.local_directory)
             status = _run(
                 find,
                 str(directory.path),
+                options,
                 supervised=supervised,
                 channel=channel,
-                preload=preload,
-                nthreads=nthreads,
-                memory_limit=memory_limit,
-                resources=resources,
                 name=name or f"{socket.gethostname()}-{os.getpid()}",
                 listen=listen,
                 contact=contact_address,
                 scheduler_timeout=scheduler_timeout,
                 death_timeout=limit_of_wait,
-                lifetime=(lifetime, lifetime_stagger, lifetime_restart),
                 silence_logs=silence_logs,
                 log=LogFile(log_file, log_file_size),
             )
@@ -323,22 +251,27 @@ def worker(
     _exit(status)
 
 
+def _options_of(told: str | None, given: dict[str, Any]) -> WorkerOptions:
+    """Return what who started this process has checked, or else what the user gave."""
+    if told is None:
+        return checked(given)
+    from treadle.common._worker_options import WorkerOptions
+
+    return WorkerOptions.of_argument(told)
+
+
 def _run(
     find: Callable[[], tuple[str, Credentials, str | None]],
     directory: str,
+    options: WorkerOptions,
     *,
     supervised: bool,
     channel: int | None,
-    preload: tuple[str, ...],
-    nthreads: int | None,
-    memory_limit: str,
-    resources: dict[str, float],
     name: str,
     listen: str | None,
     contact: str | None,
     scheduler_timeout: float | None,
     death_timeout: float,
-    lifetime: tuple[str | None, str | None, bool | None],
     silence_logs: int,
     log: LogFile,
 ) -> int:
@@ -357,8 +290,6 @@ def _run(
     _core.end_children_with_process()
     if not supervised:
         warn_of_unread()
-    nthreads = nthreads or _threads_of(1)
-    limit = _limit(memory_limit, nthreads)
     configured, arguments = preloads_of("worker")
     main_thread = MainThread()
     waiting = _Waiting(death_timeout)
@@ -371,15 +302,15 @@ def _run(
     service = Service(
         supervisor=supervisor,
         connection=credentials.of_connections(),
-        preload=preload or configured,
+        preload=options.preload or configured,
         preload_argv=arguments,
         own_process=True,
         main_thread=main_thread,
     )
     info = {**Service.info(), "local_directory": directory, "supervised": supervised}
 
-    if limit:
-        _core.keep_below(limit)
+    if options.memory_limit:
+        _core.keep_below(options.memory_limit)
 
     def connect() -> Any:
         # A scheduler that was started again may be elsewhere, and its file says where.
@@ -389,11 +320,9 @@ def _run(
             raise _OutdatedError
         return _core.Worker(
             address,
+            options,
             name=name,
-            nthreads=nthreads,
-            memory_limit=limit,
             directory=directory,
-            resources=resources,
             service=service,
             listen=credentials.address(listen or reachable(address)),
             contact=None if contact is None else credentials.address(contact),
@@ -410,7 +339,7 @@ def _run(
         ending = Ending(main_thread.interrupted)
         native.start()
         log.listening(native.address)
-        stay = lifetime_of(*lifetime)
+        stay = lifetime_of(options.lifetime, options.lifetime_stagger, options.lifetime_restart)
         status = _serve(native, ending, main_thread, service.engine, supervised, stay)
     finally:
         _close(native, status)
@@ -477,20 +406,6 @@ def _seconds(text: str | None) -> float:
         raise click.BadParameter(
             f"{text!r}: give seconds, or such as 5min", param_hint="--death-timeout"
         ) from None
-
-
-def _limit(text: str, nthreads: int) -> int:
-    """Return the bytes of a limit of memory; ``auto`` is the share of so many threads."""
-    from dask.system import CPU_COUNT
-
-    return limit_of(memory_limit_of, text, "--memory-limit", nthreads / CPU_COUNT)
-
-
-def _threads_of(count: int) -> int:
-    """Return how many threads each of so many workers has."""
-    from dask.system import CPU_COUNT
-
-    return max(1, CPU_COUNT // count)
 
 
 def _status(end: End, ending: Ending, supervised: bool) -> int:
@@ -601,12 +516,9 @@ def _flush_log() -> None:
 def _directory_in(parent: str | None) -> Directory:
     """Make a directory of this worker's own, in the one that was named."""
     from treadle import _core
+    from treadle.common._settings import temporary_directory
 
-    if parent is None:
-        import dask
-
-        parent = dask.config.get("temporary-directory", None) or tempfile.gettempdir()
-    return _core.Directory("worker", parent)
+    return _core.Directory("worker", parent or temporary_directory())
 
 
 def _remember(address: str, credentials: Credentials) -> None:

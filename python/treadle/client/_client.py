@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import uuid
-import warnings
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
-from itertools import compress, islice
 from numbers import Number
 from queue import Queue
-from time import perf_counter_ns
 from typing import Any
 
-import dask
 from dask.core import flatten, validate_key
 from dask.highlevelgraph import HighLevelGraph
 from dask.typing import no_default
-from dask.utils import format_bytes, funcname, parse_bytes
+from dask.utils import funcname
 from distributed.actor import Actor
 from tlz import partition_all  # type: ignore[import-untyped]
 
 from treadle import _core
 from treadle._compat.dask import HLGExpr
 from treadle._compat.distributed import pack_data, parse_timedelta
-from treadle.client import _options, _update_graph
-from treadle.client._before_connected import Early
+from treadle.client import _options, _submission, _update_graph
 from treadle.client._distributed import documented, futures_of
 from treadle.client._future import Future
-from treadle.client._gather import Gathering, find_futures
+from treadle.client._gather import Gathering
 from treadle.client._graphs import in_executors, nodes_of
 from treadle.client._scatter import Scattering
-from treadle.client._state import Cancellation, Expected, State
+from treadle.client._state import Cancellation
 from treadle.client._views import Viewing
 from treadle.common._numbers import integer
 from treadle.errors._shortened import shortened
@@ -39,11 +33,6 @@ from treadle.worker._executors import in_executor
 from treadle.worker._spans import in_span
 
 __all__ = ["Client"]
-
-# How often something is submitted whose arguments other threads cancel meanwhile.
-_ATTEMPTS = 10
-# The setting that says from what size on the data of a submission is warned of.
-_LARGE = "distributed.admin.large-graph-warning-threshold"
 
 
 class Client(Viewing):
@@ -150,77 +139,9 @@ class Client(Viewing):
             func = in_executor(func, executor)
         options = _options.of_call(annotations, actor, key)
         submit = partial(connection.submit_call, key, state, func, args, kwargs, options)
-        self._submit([future], submit, args, kwargs)
+        _submission.submitted(self, [future], submit, args, kwargs)
         state.sent = True
         return future
-
-    def _submit(self, futures: list[Future], submit: Callable[[], int], *arguments: Any) -> None:
-        """Submit, and give the futures up if that fails."""
-        start = perf_counter_ns() if self._recorders else 0
-        try:
-            try:
-                size = submit()
-            except _core.MissingDependencyError:
-                size = self._submit_again(submit, arguments)
-            for future in futures:
-                # Another thread has cancelled it meanwhile.
-                state = future._state
-                if state is not None and state.over is not None:
-                    self._disown(state)
-        except BaseException:
-            self._withdraw(futures)
-            raise
-        if size:
-            self._warn_if_large(size)
-        if start:
-            self._record("submit", start, len(futures))
-
-    def _submit_again(self, submit: Callable[[], int], arguments: Any) -> int:
-        """Submit what reads futures of another client, or futures that were cancelled.
-
-        Another thread may cancel them at any time, also those that are held here.
-        """
-        found: list[Any] = []
-        find_futures(arguments, found)
-        keys = {future.key for future in found}
-        held: list[Future] = []
-        # The first attempt was the caller's.
-        for attempt in range(2, _ATTEMPTS + 1):
-            held += [Future(key, self) for key in keys]
-            try:
-                size = submit()
-                break
-            except _core.MissingDependencyError:
-                if attempt == _ATTEMPTS:
-                    raise
-        for future in held:
-            future.release()
-        return size
-
-    @staticmethod
-    def _warn_if_large(size: int) -> None:
-        """Warn of data of so many bytes that came with a submission."""
-        # What surrounds the data is not counted, so equal is more.
-        if size >= parse_bytes(dask.config.get(_LARGE)):
-            warnings.warn(
-                f"Sending large graph of size {format_bytes(size)}.\n"
-                "This may cause some slowdown.\n"
-                "Consider loading the data in tasks, or client.scatter and its futures.",
-                UserWarning,
-                stacklevel=4,
-            )
-
-    def _disown(self, state: State) -> None:
-        connection = self._connection
-        if connection is not None and not isinstance(connection, Early):
-            with self._refcount_lock:
-                connection.disown(state, self.futures)
-
-    def _withdraw(self, futures: list[Future]) -> None:
-        """Give up futures of keys that could not be submitted."""
-        for future in futures:
-            future.release()
-        self._collect()
 
     @documented
     def map(
@@ -271,119 +192,18 @@ class Client(Viewing):
         )
         batch_size = integer("batch_size", batch_size or 0, 0, 2**63 - 1)
         if batch_size <= 1 or batch_size >= max(map(len, iterables), default=0):
-            return self._map(func, iterables, key, annotations, actor, pure, kwargs)
+            return _submission.submit_calls(
+                self, func, iterables, key, annotations, actor, pure, kwargs
+            )
         futures: list[Future] = []
         batches = zip(*(partition_all(batch_size, it) for it in iterables), strict=False)
         for number, batch in enumerate(batches):
             start = number * batch_size
             keys = key[start : start + batch_size] if isinstance(key, list) else key
-            futures += self._map(func, batch, keys, annotations, actor, pure, kwargs)
+            futures += _submission.submit_calls(
+                self, func, batch, keys, annotations, actor, pure, kwargs
+            )
         return futures
-
-    def _map(
-        self,
-        func: Callable[..., Any],
-        iterables: tuple[Collection[Any], ...],
-        key: str | list[Hashable] | None,
-        annotations: Mapping[str, Any],
-        actor: bool,
-        pure: bool,
-        kwargs: Mapping[str, Any],
-    ) -> list[Future]:
-        connection = self._usable("send update-graph message")
-        keys = self._keys_of_calls(connection, func, iterables, key, pure and not actor, kwargs)
-        futures: list[Future] = []
-        # Those that are to be submitted: a key may occur twice.
-        states: list[State] = []
-        # The same, once it matters.
-        seen: set[State] | None = None
-        fresh = []
-        known, count = self.futures, _core.count
-        with self._refcount_lock:
-            for name in keys:
-                state = known.get(name)
-                if state is None:
-                    # As `_claim`, without a call: there may be millions.
-                    state = State(name)
-                    future = Future(name, self, state)
-                    count(future)
-                    known[name] = state
-                    new = True
-                else:
-                    future = self._claim(name)
-                    new = not state.sent
-                    if new:
-                        seen = set(states) if seen is None else seen
-                        new = state not in seen
-                if new:
-                    states.append(state)
-                    if seen is not None:
-                        seen.add(state)
-                fresh.append(new)
-                futures.append(future)
-        if not states:
-            return futures
-        if len(states) != len(fresh):
-            keys = list(compress(keys, fresh))
-        parts = _options.of_calls(annotations, actor, keys)
-        if _update_graph.is_told(self, annotations):
-            wanted = [future.key for future in futures]
-            _update_graph.tell(self, connection, wanted, keys, annotations)
-        if "span" in annotations:
-            func = in_span(func, annotations["span"])
-        functions = {
-            name: func if name is None else in_executor(func, name)
-            for name in {executor for _, _, executor in parts}
-        }
-
-        def submit() -> int:
-            arguments: Any = zip(*iterables, strict=False)
-            if len(states) != len(fresh):
-                arguments = compress(arguments, fresh)
-            if len(parts) > 1:
-                arguments = list(arguments)
-            size = 0
-            # Those of an earlier attempt are there already.
-            while parts:
-                part, options, executor = parts[0]
-                some = arguments[part] if isinstance(arguments, list) else arguments
-                told = keys[part], states[part], functions[executor], some, kwargs, options
-                # Nothing, before there is a connection.
-                size += connection.submit_calls(*told) or 0
-                del parts[0]
-            return size
-
-        self._submit(futures, submit, iterables, kwargs)
-        for state in states:
-            state.sent = True
-        return futures
-
-    @staticmethod
-    def _keys_of_calls(
-        connection: _core.Connection,
-        func: Callable[..., Any],
-        iterables: tuple[Collection[Any], ...],
-        key: str | list[Hashable] | None,
-        pure: bool,
-        kwargs: Mapping[str, Any],
-    ) -> list[Hashable]:
-        if key is not None and not isinstance(key, str):
-            count = min(map(len, iterables), default=0)
-            keys = list(islice(key, count))
-            for name in keys:
-                validate_key(name)
-            if len(keys) < count:
-                raise ValueError(f"{count} calls need {count} keys, not {len(keys)}")
-            return keys
-        prefix = key or funcname(func)
-        if pure:
-            made = connection.call_keys(func, zip(*iterables, strict=False), kwargs)
-            if key is None:
-                return list(made)
-            return [f"{prefix}-{name.rpartition('-')[2]}" for name in made]
-        unique = uuid.uuid4()
-        count = min(map(len, iterables), default=0)
-        return [f"{prefix}-{unique}-{i}" for i in range(count)]
 
     # Graphs
 
@@ -420,7 +240,9 @@ class Client(Viewing):
         graph, by_key = nodes_of(expr)
         options, options_of = _options.of_graph(graph, annotations, by_key, actors)
         graph = in_executors(graph, _options.executors_of(graph, annotations, by_key))
-        submit = partial(self._submit_graph, connection, graph, wanted, options, options_of)
+        submit = partial(
+            _submission.submit_graph, self, connection, graph, wanted, options, options_of
+        )
         if _update_graph.is_told(self, annotations, by_key):
             _update_graph.tell(
                 self, connection, wanted, graph, annotations, by_key, metadata=span_metadata
@@ -430,63 +252,11 @@ class Client(Viewing):
                 return submit()
             except _core.MissingDependencyError:
                 # It reads keys that this client has no futures of.
-                with self._inputs_held(graph):
+                with _submission.inputs_held(self, graph):
                     return submit()
         except _core.CycleError as error:
             # As in distributed, whose scheduler finds it later.
-            return self._failed_futures(wanted, error)
-
-    def _submit_graph(
-        self,
-        connection: _core.Connection,
-        graph: Mapping[Hashable, Any],
-        wanted: list[Hashable],
-        options: _options.Options | None = None,
-        options_of: Mapping[Hashable, _options.Options] | None = None,
-    ) -> dict[Hashable, Future]:
-        start = perf_counter_ns() if self._recorders else 0
-        futures = {}
-        with self._refcount_lock:
-            for key in wanted:
-                futures[key] = self._claim(key, State if key in graph else Expected)
-        states = [future._bound()[1] for future in futures.values()]
-        try:
-            size = connection.submit(
-                graph, wanted, states, options, options_of, self.shuffle_servers
-            )
-        except BaseException:
-            self._withdraw(list(futures.values()))
-            raise
-        if size:
-            self._warn_if_large(size)
-        for state in states:
-            state.sent = True
-        if start:
-            self._record("submit graph", start, len(graph))
-        return futures
-
-    def _failed_futures(self, wanted: list[Hashable], error: Exception) -> dict[Hashable, Future]:
-        futures = {}
-        for key in wanted:
-            # Nobody else's: whoever asks for the key again may do better.
-            state = State(key)
-            state.set_error(error, None)
-            futures[key] = Future(key, self, state)
-        return futures
-
-    @contextmanager
-    def _inputs_held(self, graph: Mapping[Hashable, Any]) -> Iterator[None]:
-        """Have futures of the keys that a graph reads and does not make."""
-        outside = {key for node in graph.values() for key in node.dependencies if key not in graph}
-        with self._refcount_lock:
-            held = [self._claim(key, Expected) for key in outside]
-            for future in held:
-                self._watch(future._bound()[1])
-        try:
-            yield
-        finally:
-            for future in held:
-                future.release()
+            return _submission.failed_futures(self, wanted, error)
 
     @documented
     def get(
@@ -561,32 +331,10 @@ class Client(Viewing):
         if self.asynchronous if asynchronous is None else asynchronous:
             return self._gather(futures, errors=errors)
         try:
-            return self._gather_now(futures, errors)
+            return Gathering(self, futures, errors).now()
         except BaseException:
             with shortened():
                 raise
-
-    def _gather_now(self, futures: Any, errors: str) -> Any:
-        start = perf_counter_ns() if self._recorders else 0
-        gathering = Gathering(self, futures, errors)
-        values: dict[Hashable, Any] = {}
-        while True:
-            self._block(gathering.ready())
-            keys = self._without_inline(gathering.keys(values), values)
-            if not keys:
-                if gathering.outdated(values):
-                    continue
-                if start:
-                    self._record("gather", start, len(gathering.futures))
-                return gathering.result(values)
-            found, failed = self._fetch_now(keys)
-            values.update(found)
-            gathering.lost(failed)
-
-    def _without_inline(self, keys: list[Hashable], values: dict[Hashable, Any]) -> list[Hashable]:
-        """Take the values that are here already; return the other keys."""
-        others: list[Hashable] = self._usable("gather").inline(keys, values)
-        return others
 
     async def _gather(
         self,
@@ -596,27 +344,10 @@ class Client(Viewing):
         local_worker: Any = None,  # noqa: ARG002
     ) -> Any:
         try:
-            return await self._gathered(futures, errors)
+            return await Gathering(self, futures, errors).in_loop()
         except BaseException:
             with shortened():
                 raise
-
-    async def _gathered(self, futures: Any, errors: str) -> Any:
-        start = perf_counter_ns() if self._recorders else 0
-        gathering = Gathering(self, futures, errors)
-        values: dict[Hashable, Any] = {}
-        while True:
-            await gathering.wait()
-            keys = self._without_inline(gathering.keys(values), values)
-            if not keys:
-                if gathering.outdated(values):
-                    continue
-                if start:
-                    self._record("gather", start, len(gathering.futures))
-                return gathering.result(values)
-            found, failed = await self._fetch(keys)
-            values.update(found)
-            gathering.lost(failed)
 
     def _value(self, future: Future, timeout: float | None) -> Any:
         """Return the value of a finished future: what :meth:`Future.result` returns."""

@@ -114,7 +114,7 @@ class Connected(Waiting):
         workers: int | None = None,
         n_workers: int | None = None,
         threads_per_worker: int | None = None,
-        memory_limit: Any = None,
+        memory_limit: Any = "auto",
         processes: bool | None = None,
         shuffle_servers: str | int | None = None,
         secret: bytes | str | Path | None = None,
@@ -132,10 +132,12 @@ class Connected(Waiting):
             "workers": workers,
             "n_workers": n_workers,
             "threads_per_worker": threads_per_worker,
-            "memory_limit": memory_limit,
             "processes": processes,
         }
         kwargs |= {name: value for name, value in given.items() if value is not None}
+        if memory_limit != "auto":
+            # None is no limit.
+            kwargs["memory_limit"] = memory_limit
         #: As given; what it comes to is `shuffle_servers`.
         self._shuffle_servers = shuffle_servers
         if isinstance(shuffle_servers, int) and shuffle_servers:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
 from concurrent.futures._base import DoneAndNotDoneFutures
 from contextlib import suppress
 from numbers import Number
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from treadle._compat.distributed import wait_of_distributed
@@ -24,7 +25,7 @@ from treadle.client._state import PENDING, State, until
 if TYPE_CHECKING:
     from treadle.client._client import Client
 
-__all__ = ["Gathering", "all_done", "any_done", "waited", "waiting_for"]
+__all__ = ["Gathering", "all_done", "any_done", "waited", "waiting_for", "without_inline"]
 
 _CONTAINERS = (list, tuple, set, frozenset)
 
@@ -190,6 +191,14 @@ def replace_futures(value: Any, values: dict[Hashable, Any]) -> Any:
     return value
 
 
+def without_inline(
+    client: Client, keys: list[Hashable], values: dict[Hashable, Any]
+) -> list[Hashable]:
+    """Take the values that are at the client already; return the other keys."""
+    others: list[Hashable] = client._usable("gather").inline(keys, values)
+    return others
+
+
 class Gathering:
     """One gather: which futures, what is wrong with them, and the result in the asked-for shape."""
 
@@ -214,6 +223,41 @@ class Gathering:
         self.bad: set[Hashable] = set()
         connection = client._connection
         self.losses = 0 if connection is None else connection.losses()
+
+    def now(self) -> Any:
+        """Wait in this thread, and return the values."""
+        client = self.client
+        start = perf_counter_ns() if client._recorders else 0
+        values: dict[Hashable, Any] = {}
+        while True:
+            client._block(self.ready())
+            keys = without_inline(client, self.keys(values), values)
+            if keys:
+                found, failed = client._fetch_now(keys)
+                values.update(found)
+                self.lost(failed)
+            elif not self.outdated(values):
+                return self._ended(start, values)
+
+    async def in_loop(self) -> Any:
+        """Wait in an event loop, and return the values."""
+        client = self.client
+        start = perf_counter_ns() if client._recorders else 0
+        values: dict[Hashable, Any] = {}
+        while True:
+            await self.wait()
+            keys = without_inline(client, self.keys(values), values)
+            if keys:
+                found, failed = await client._fetch(keys)
+                values.update(found)
+                self.lost(failed)
+            elif not self.outdated(values):
+                return self._ended(start, values)
+
+    def _ended(self, start: int, values: dict[Hashable, Any]) -> Any:
+        if start:
+            self.client._record("gather", start, len(self.futures))
+        return self.result(values)
 
     @property
     def states(self) -> list[State]:

@@ -13,7 +13,8 @@ from treadle.client import _distributed
 from treadle.client._distributed import documented
 from treadle.client._hosted import Hosted
 from treadle.client._scheduler_rpc import ask_python
-from treadle.cluster._local_cluster import LocalCluster, cluster_at
+from treadle.cluster._clusters import cluster_at
+from treadle.cluster._local_cluster import LocalCluster
 from treadle.cluster._options import dashboard_at
 from treadle.cluster._worker_process import WorkerProcess
 from treadle.common import _scheduler_file

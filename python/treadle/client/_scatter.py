@@ -12,6 +12,7 @@ from treadle.client import _distributed, _options
 from treadle.client._distributed import wait_for
 from treadle.client._future import Future
 from treadle.client._state import until
+from treadle.client._submission import withdraw
 from treadle.common._ask import ask
 from treadle.common._numbers import integer
 from treadle.pickling._tokens import tokenize
@@ -97,7 +98,7 @@ class Scattering:
                     copies=copies,
                 )
             except BaseException:
-                client._withdraw(list(futures.values()))
+                withdraw(client, list(futures.values()))
                 raise
             for state in states:
                 state.sent = True

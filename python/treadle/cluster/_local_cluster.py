@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import _thread
 import asyncio
-import atexit
 import logging
 import math
 import os
 import secrets
-import tempfile
 import threading
-import time
-import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import dask
-from dask.system import CPU_COUNT
 from dask.utils import format_bytes, parse_bytes
 from distributed import Status
 from distributed.deploy.cluster import Cluster
@@ -29,10 +24,18 @@ from distributed.utils import Log, Logs, get_ip_interface, silence_logging_cmgr
 
 from treadle import _core
 from treadle._compat.distributed import SchedulerInfo, SpecCluster
+from treadle.cluster._clusters import alive
 from treadle.cluster._credentials import ClusterCredentials
-from treadle.cluster._local_workers import ByName, LocalProcess, process_worker, thread_worker
+from treadle.cluster._local_scheduler import LocalScheduler
+from treadle.cluster._local_workers import (
+    ByName,
+    LocalProcess,
+    environment_of,
+    process_worker,
+    thread_worker,
+)
 from treadle.cluster._options import (
-    ProcessOptions,
+    WorkersOfBeginning,
     dashboard_at,
     http_address,
     level_of,
@@ -40,34 +43,22 @@ from treadle.cluster._options import (
 )
 from treadle.cluster._scaling import FAREWELL, Adaptive, Scaling
 from treadle.cluster._scheduler_comm import SchedulerComm, identity
+from treadle.cluster._starting import Starting
 from treadle.cluster._worker_process import Death, WorkerProcess, template_of
-from treadle.common import _addresses
 from treadle.common._demands import security_of_cluster
 from treadle.common._loop import made_apart, off_loop
-from treadle.common._memory_limit import memory_limit_of
 from treadle.common._names import name_of
 from treadle.common._nanny_calls import tell
-from treadle.common._numbers import MOST_THREADS, MOST_WORKERS, integer
+from treadle.common._numbers import MOST_WORKERS, integer
 from treadle.common._secret import kept
 from treadle.common._security import Certificates, named
-from treadle.common._settings import resources_of, scheduler_settings
+from treadle.common._settings import temporary_directory
 from treadle.common._stderr import wait_for_asides
 from treadle.errors._unserved import UnservedError
 from treadle.pickling import _script
-from treadle.scheduler import SupervisedSidecar
-from treadle.shuffle._journal import Journal, path_of
 from treadle.worker._thread import ThreadWorker
 
 __all__ = ["LocalCluster"]
-
-# Seconds for the workers of the beginning to join, at least.
-_START = 60.0
-
-# Seconds between two looks at workers that start.
-_PAUSE = 0.005
-
-# Seconds that workers have to end when the program does, before they are killed.
-_AT_EXIT = 1.0
 
 # Seconds for whoever reads what workers printed.
 _LAST_WORDS = 0.5
@@ -84,14 +75,15 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
     workers, n_workers
         How many worker processes. Without it, one worker runs on threads of this process.
     threads_per_worker
-        How many tasks a worker runs at once; by default the cores are shared out.
+        How many tasks a worker runs at once; by default, and with 0, the cores are shared out.
     processes
         False: workers are threads of this process, however many there are. True without a number of
         workers: one process for each core.
     memory_limit
         Of each worker's process: bytes, ``"4 GiB"``, a share of the machine's memory such as 0.5 (1 is all
         of it), ``"auto"`` or 0 for no limit. Above 70 % of it, values are written to disk. With ``"auto"``, the
-        workers of the beginning get equal shares; those that :meth:`scale` adds get as much as these.
+        workers of the beginning get equal shares; those that :meth:`scale` adds get as much as these. If it
+        begins without workers, the share of each is that of its threads in the cores.
     resources
         Abstract resources of each worker, for ``resources=`` of tasks; by default those of
         ``distributed.worker.resources`` in Dask's configuration.
@@ -186,10 +178,8 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         lifetime_stagger: Any = None,
         lifetime_restart: bool | None = None,
         worker_dashboard_address: Any = None,
-        **unknown: Any,
+        **options: Any,
     ) -> None:
-        if unknown:
-            raise TypeError(f"treadle.LocalCluster does not take {', '.join(sorted(unknown))}")
         warn_without_effect(worker_dashboard_address)
         self._level = level_of(silence_logs)
         if interface is not None:
@@ -198,31 +188,27 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             host = get_ip_interface(interface)
         certificates = named(certificates)
         host, self.security = security_of_cluster(security, protocol, host, certificates)
-        count = workers if workers is not None else n_workers
-        if count is not None:
-            given = "n_workers" if workers is None else "workers"
-            count = integer(given, count, 0, MOST_WORKERS)
-        if threads_per_worker is not None:
-            threads_per_worker = integer("threads_per_worker", threads_per_worker, 0, MOST_THREADS)
-        in_process = count is None and not processes if processes is None else not processes
-        if count is None:
-            count = 1 if in_process else CPU_COUNT
-        self._process_options = ProcessOptions.of(
-            in_process,
+        count, in_process, worker_options = WorkersOfBeginning.of(
+            workers=workers,
+            n_workers=n_workers,
+            threads_per_worker=threads_per_worker,
+            processes=processes,
+            memory_limit=memory_limit,
+            resources=resources,
+            local_directory=local_directory,
             env=env,
             preload=preload,
             lifetime=lifetime,
             lifetime_stagger=lifetime_stagger,
             lifetime_restart=lifetime_restart,
+            **options,
         )
-        threads = threads_per_worker or max(1, CPU_COUNT // max(count, 1))
-        limit = memory_limit_of(memory_limit, "memory_limit", 1 / max(count, 1))
-        checked = resources_of(resources)
         if not in_process:
             _script.refuse_while_imported("a cluster of worker processes", spawned=True)
         self._lock = threading.Lock()
         self._closed = False
         self._timeout = timeout
+        self._starting = Starting(timeout)
         self._silence = ExitStack()
         # Not that of `SpecCluster`, which would start a loop, and all else in it.
         name = name or secrets.token_hex(4)
@@ -241,27 +227,24 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         self._in_process = in_process
         self.new_spec = {
             "cls": ThreadWorker if in_process else LocalProcess,
-            "options": {"nthreads": threads, "memory_limit": limit, "resources": checked},
+            "options": {
+                "nthreads": worker_options.nthreads,
+                "memory_limit": worker_options.memory_limit,
+                "resources": worker_options.resources,
+            },
         }
         self._address = "<not started>"
-        parent = local_directory or dask.config.get("temporary-directory", None)
-        self._directory = _core.Directory("cluster", parent or tempfile.gettempdir())
+        parent = worker_options.local_directory or temporary_directory()
+        self._directory = _core.Directory("cluster", parent)
         self.directory = str(self._directory.path)
         #: What workers that are processes know of this one.
         self.script_file = os.path.join(self.directory, "script.json")
         _script.write(self.script_file)
         #: The address of the shuffle master at whose servers shuffles keep their rows.
         self.shuffle_servers = shuffle_servers if isinstance(shuffle_servers, str) else None
-        self._shuffle_service: Any = None
-        self._server: Any = None
-        self._sidecar: SupervisedSidecar | None = None
-        self._make_worker: Callable[..., Any] = partial(
-            thread_worker if in_process else process_worker,
-            self,
-            threads=threads,
-            limit=limit,
-            resources=checked,
-        )
+        self._scheduler: LocalScheduler | None = None
+        # In the cluster's directory.
+        self._worker_options = replace(worker_options, local_directory=None)
         begin = partial(
             self._begin,
             count,
@@ -286,12 +269,10 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         secret: bytes | str | Path | None,
         certificates: Certificates | None,
         insecure: bool,
-        listen: str,
-        http: str | None,
-        worker_timeout: float,
         shuffle_servers: int,
+        **options: Any,
     ) -> None:
-        """Start the scheduler, then the workers."""
+        """Start the scheduler, with further options, then the workers."""
         try:
             if self._level:
                 self._silence.enter_context(silence_logging_cmgr(self._level))
@@ -299,22 +280,14 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
                 self.directory, secret, certificates, self.security, insecure
             )
             self.secret_file = str(self._credentials.secret)
-            self._server = _core.Scheduler(
-                listen,
-                http=http,
-                settings=scheduler_settings(worker_timeout),
-                **self._credentials.of("scheduler"),
+            self._scheduler = LocalScheduler(
+                self._credentials, self._timeout, self._preloads, **options
             )
-            self._address = self._server.address
-            _addresses.remember(self.scheduler_address, **self._credentials.of("client"))
-            path = path_of(None)
-            journal = None if path is None else Journal(path, self._server.cluster)
-            credentials = self._credentials.of("scheduler")
-            self._sidecar = SupervisedSidecar(
-                self._connect_sidecar, journal, credentials, self._server.wait, self._preloads
-            )
+            self._address = self._scheduler.address
             if shuffle_servers:
-                self._start_shuffle_servers(shuffle_servers)
+                self.shuffle_servers = self._scheduler.start_shuffle_servers(
+                    shuffle_servers, self.directory
+                )
             self._scaling.ask(count)
             self._scaling.apply()
             if self._waits:
@@ -323,7 +296,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             self._end()
             raise
         self.status = Status.running
-        _alive.add(self)
+        alive.add(self)
 
     def wait_until_ready(self) -> None:
         """Wait until the workers of the beginning have joined, and have all that they need.
@@ -335,52 +308,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         TimeoutError
             It takes too long.
         """
-        until = time.monotonic() + self._patience()
-        while True:
-            ready = self.is_ready()
-            self._check_given_up(self.workers.items())
-            if ready:
-                return
-            self._check_patience(until)
-            time.sleep(_PAUSE)
-
-    def _patience(self) -> float:
-        """Return how many seconds workers have to start."""
-        return max(self._timeout, _START)
-
-    def _check_patience(self, until: float) -> None:
-        if time.monotonic() > until:
-            raise TimeoutError(f"the workers are not ready after {self._patience():g} s")
-
-    @staticmethod
-    def _check_given_up(workers: Iterable[tuple[str, Any]]) -> None:
-        for name, worker in list(workers):
-            if worker.given_up:
-                raise RuntimeError(
-                    f"the workers cannot be started; worker {name}: {worker.given_up}"
-                )
-
-    def _start_shuffle_servers(self, count: int) -> None:
-        from treadle.shuffle import Service
-
-        if not self._credentials.are_the_users_own:
-            raise ValueError(
-                f"shuffle_servers={count} starts servers with the user's own secret and without TLS: for "
-                "others, start `treadle shuffle-master` and `treadle shuffle-server` with the same secret "
-                "or certificates, and give the master's address"
-            )
-        self._shuffle_service = Service(servers=count, local_directory=self.directory)
-        self.shuffle_servers = self._shuffle_service.address
-
-    def _connect_sidecar(self, handlers: Any) -> Any:
-        return _core.Connection(
-            self.scheduler_address,
-            "sidecar",
-            handlers,
-            role="sidecar",
-            timeout=self._timeout,
-            **self._credentials.of("scheduler"),
-        )
+        self._starting.wait(self.workers)
 
     def _died(self, death: Death) -> None:
         """Tell the scheduler, which only knows that a connection has ended."""
@@ -417,14 +345,14 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         RuntimeError
             The cluster has not started.
         """
-        if self._sidecar is None:
+        if self._scheduler is None:
             raise RuntimeError("the cluster has not started: it has no scheduler yet")
-        return self._sidecar.scheduler
+        return self._scheduler.sidecar.scheduler
 
     @property
     def dashboard_link(self) -> str | None:
         """Where the scheduler shows its state and metrics."""
-        return dashboard_at(None if self._server is None else self._server.http)
+        return dashboard_at(None if self._scheduler is None else self._scheduler.http)
 
     @property
     def is_over(self) -> bool:
@@ -433,15 +361,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
 
     def is_ready(self) -> bool:
         """Return whether no worker process is just being started."""
-        return not self._starting()
-
-    def _starting(self) -> list[tuple[str, WorkerProcess]]:
-        """Return the worker processes that are just being started."""
-        return [
-            (name, worker)
-            for name, worker in list(self.workers.items())
-            if isinstance(worker, WorkerProcess) and not (worker.announced or worker.is_over)
-        ]
+        return not self._starting.among(self.workers)
 
     # where it runs
 
@@ -497,12 +417,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         if self.asynchronous:
             for scaled in list(self._scaled):
                 await asyncio.shield(scaled)
-        starting = self._starting()
-        until = time.monotonic() + self._patience()
-        while self._starting():
-            self._check_patience(until)
-            await asyncio.sleep(_PAUSE)
-        self._check_given_up(starting)
+        await self._starting.wait_in_loop(self.workers)
         return self
 
     @property
@@ -572,13 +487,14 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
 
     def _start_workers(self, names: list[str]) -> None:
         if self._in_process:
-            self.workers |= {name: self._make_worker(name) for name in names}
+            made = {name: thread_worker(self, name, self._worker_options) for name in names}
+            self.workers |= made
             return
         # The scheduler waits a little for the causes of their deaths.
         self._tell("supervise", {"names": names})
-        with template_of(len(names), self._process_options.environment) as template:
+        with template_of(len(names), environment_of(self._worker_options)) as template:
             for name in names:
-                self.workers[name] = self._make_worker(name, template=template)
+                self.workers[name] = process_worker(self, name, self._worker_options, template)
 
     @property
     def scheduler_info(self) -> SchedulerInfo:
@@ -673,18 +589,13 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
                 return
             self._closed = True
         self.status = Status.closing
-        _alive.discard(self)
+        alive.discard(self)
         if self._adaptive is not None:
             self._adaptive.stop(reason="cluster-closed")
         self._scaling.end(FAREWELL if timeout is None else timeout)
         wait_for_asides(_LAST_WORDS)
-        if self._sidecar is not None:
-            self._sidecar.close()
-        if self._shuffle_service is not None:
-            self._shuffle_service.close()
-        if self._server is not None:
-            _addresses.forget(self.scheduler_address)
-            self._server.close()
+        if self._scheduler is not None:
+            self._scheduler.close()
         self._directory.remove()
         self._silence.close()
         self.status = Status.closed
@@ -736,35 +647,3 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         # As a page shows it: the first few workers.
         shown: str = SchedulerInfo(identity(self, 5))._repr_html_()
         return head + shown
-
-
-def cluster_at(address: str) -> LocalCluster | None:
-    """Return the cluster of this process whose scheduler has an address."""
-    for cluster in list(_alive):
-        if cluster.scheduler_address == address:
-            return cluster
-    return None
-
-
-_alive: weakref.WeakSet[LocalCluster] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    """Leave the parent's processes alone."""
-    for cluster in list(_alive):
-        cluster._closed = True
-    _alive.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-def _close_all() -> None:
-    """Close, as distributed does, the clusters that the program has left: their directories are removed."""
-    for cluster in list(_alive):
-        # Nobody is there to be told, and the processes end with this one.
-        with suppress(Exception):
-            cluster._end(_AT_EXIT)
-
-
-atexit.register(_close_all)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from treadle.cluster._inherited import inherited
 from treadle.cluster._template import Template
 from treadle.cluster._worker_command import arguments_of
 from treadle.cluster._worker_process import WorkerProcess
+from treadle.common._worker_options import WorkerOptions
 from treadle.worker._thread import ThreadWorker
 
 if TYPE_CHECKING:
     from treadle.cluster._local_cluster import LocalCluster
 
-__all__ = ["ByName", "LocalProcess", "process_worker", "thread_worker"]
+__all__ = ["ByName", "LocalProcess", "environment_of", "process_worker", "thread_worker"]
 
 
 class ByName(dict[str, Any]):
@@ -48,51 +51,33 @@ class LocalProcess(WorkerProcess):
 
 
 def thread_worker(
-    cluster: LocalCluster,
-    name: str,
-    threads: int,
-    limit: int,
-    resources: Mapping[str, float],
-    listen: str | None = None,
+    cluster: LocalCluster, name: str, options: WorkerOptions, listen: str | None = None
 ) -> ThreadWorker:
-    """Start a worker on threads of this process; ``limit`` is in bytes."""
+    """Start a worker on threads of this process."""
     return ThreadWorker(
         cluster.scheduler_address,
+        options,
         listen=listen,
         name=name,
-        nthreads=threads,
-        memory_limit=limit,
         directory=_directory_of(cluster, name),
-        resources=resources,
         preloads=True,
         **cluster._credentials.of("worker"),
     )
 
 
 def process_worker(
-    cluster: LocalCluster,
-    name: str,
-    threads: int,
-    limit: int,
-    resources: Mapping[str, float],
-    template: Template | None = None,
-    directory: str | None = None,
+    cluster: LocalCluster, name: str, options: WorkerOptions, template: Template | None = None
 ) -> LocalProcess:
-    """Start a worker process, which is replaced when it dies; ``limit`` is in bytes."""
-    directory = directory or _directory_of(cluster, name)
-    options = cluster._process_options
+    """Start a worker process, which is replaced when it dies."""
+    directory = options.local_directory or _directory_of(cluster, name)
     arguments = arguments_of(
         cluster.scheduler_address,
+        replace(options, local_directory=directory),
         # They end with this process, which has the scheduler: as long as it is stopped, they wait.
         *("--scheduler-timeout", "1e9"),
         *("--silence-logs", str(cluster._level)),
         *("--script", cluster.script_file),
-        *options.arguments(),
         name=name,
-        nthreads=threads,
-        memory_limit=limit,
-        resources=resources,
-        directory=directory,
         secret_file=cluster.secret_file,
         tls=cluster._credentials.prefix("worker"),
         insecure=cluster._credentials.insecure,
@@ -102,12 +87,17 @@ def process_worker(
         arguments,
         cluster._died,
         template,
-        environment=options.environment,
+        environment=environment_of(options),
         preloads=True,
         directory=directory,
     )
-    process.nthreads, process.memory_limit = threads, limit or None
+    process.nthreads, process.memory_limit = options.nthreads, options.memory_limit or None
     return process
+
+
+def environment_of(options: WorkerOptions) -> Callable[[], dict[str, str]]:
+    """Return what returns a worker process's environment, as far as it is not this one's."""
+    return lambda: {**inherited(), **options.env}
 
 
 def _directory_of(cluster: LocalCluster, name: str) -> str:

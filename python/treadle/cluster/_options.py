@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-import dask
+from dask.system import CPU_COUNT
 from distributed.utils import format_dashboard_link
 
-from treadle.cluster._inherited import inherited
-from treadle.common._lifetime import lifetime_of
+from treadle.common._lifetime import warn_of_no_lifetime
+from treadle.common._numbers import MOST_WORKERS, integer
 from treadle.common._pages import resolved
+from treadle.common._worker_options import OF_PROCESSES, WorkerOptions
 
 __all__ = [
-    "ProcessOptions",
+    "WorkersOfBeginning",
     "dashboard_at",
     "http_address",
     "level_of",
@@ -55,63 +56,66 @@ def level_of(silence_logs: Any) -> int:
     return level
 
 
-class ProcessOptions(NamedTuple):
-    """What only workers that are processes can be told."""
+class WorkersOfBeginning(NamedTuple):
+    """The workers with which a local cluster begins, and what further ones are told."""
 
-    env: Mapping[str, Any]
-    preload: Sequence[str]
-    #: How long they stay, give or take how long, and whether others come then.
-    lifetime: tuple[str | None, str | None, bool | None]
+    number: int
+    #: Whether they are threads of this process.
+    in_process: bool
+    options: WorkerOptions
 
     @classmethod
-    def of(cls, in_process: bool, **given: Any) -> ProcessOptions:
-        """Return the options that were given, which are right.
+    def of(
+        cls,
+        *,
+        workers: Any,
+        n_workers: Any,
+        threads_per_worker: Any,
+        processes: bool | None,
+        **given: Any,
+    ) -> WorkersOfBeginning:
+        """Return what the options of ``LocalCluster`` come to; ``given`` are those of its workers.
 
         Raises
         ------
         TypeError, ValueError
-            They are not, or workers are threads.
+            One of them cannot be; it is named.
         """
-        named = [name for name, value in given.items() if value is not None]
-        if in_process and named:
-            raise ValueError(
-                f"{', '.join(f'{name}=' for name in named)}: only workers that are processes have "
-                "this: give processes=True"
-            )
-        if in_process and dask.config.get("distributed.worker.lifetime.duration", None) is not None:
-            warnings.warn(
-                "distributed.worker.lifetime has no effect: only workers that are processes have one "
-                "(processes=True)",
-                UserWarning,
-                stacklevel=4,
-            )
-        env, preload = given["env"] or {}, given["preload"] or ()
-        if not isinstance(env, Mapping):
-            raise TypeError(f"env={env!r}: give names of variables and their values")
-        times = (given["lifetime"], given["lifetime_stagger"])
-        duration, stagger = (None if time is None else str(time) for time in times)
-        options = cls(
-            env,
-            [preload] if isinstance(preload, str) else list(preload),
-            (duration, stagger, given["lifetime_restart"]),
+        WorkerOptions.refuse_others("treadle.LocalCluster", given, without=["nthreads"])
+        count = workers if workers is not None else n_workers
+        if count is not None:
+            name = "n_workers" if workers is None else "workers"
+            count = integer(name, count, 0, MOST_WORKERS)
+        in_process = count is None and not processes if processes is None else not processes
+        if count is None:
+            count = 1 if in_process else CPU_COUNT
+        if in_process:
+            _check_threads(given)
+        options = WorkerOptions.of(
+            {**given, "nthreads": threads_per_worker},
+            workers=count,
+            # Without any, those that come later have what `treadle worker` would have.
+            share=1 / count if count else None,
+            spelled=lambda name: "threads_per_worker" if name == "nthreads" else name,
         )
-        lifetime_of(*options.lifetime)
-        return options
+        return cls(count, in_process, options)
 
-    def environment(self) -> dict[str, str]:
-        """Return what their environment has beside this process's."""
-        own = {str(name): str(value) for name, value in self.env.items() if value is not None}
-        return {**inherited(), **own}
 
-    def arguments(self) -> list[str]:
-        """Return the arguments of ``treadle worker``."""
-        duration, stagger, restart = self.lifetime
-        found = [part for each in self.preload for part in ("--preload", each)]
-        found += () if duration is None else ("--lifetime", duration)
-        found += () if stagger is None else ("--lifetime-stagger", stagger)
-        if restart is not None:
-            found.append("--lifetime-restart" if restart else "--no-lifetime-restart")
-        return found
+def _check_threads(given: Mapping[str, Any]) -> None:
+    """Refuse, for workers that are threads, what only those that are processes can be told.
+
+    Raises
+    ------
+    ValueError
+        Such an option was given.
+    """
+    named = [name for name, value in given.items() if name in OF_PROCESSES and value is not None]
+    if named:
+        raise ValueError(
+            f"{', '.join(f'{name}=' for name in named)}: only workers that are processes have "
+            "this: give processes=True"
+        )
+    warn_of_no_lifetime("only workers that are processes have one (processes=True)")
 
 
 def http_address(address: str | int | None) -> str | None:

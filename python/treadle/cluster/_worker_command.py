@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+
+from treadle.common._worker_options import WorkerOptions
 
 __all__ = ["arguments_of"]
 
 
 def arguments_of(
     scheduler: str,
+    options: WorkerOptions,
     *more: str,
     name: str,
-    nthreads: int,
-    memory_limit: int,
-    resources: Mapping[str, float],
-    directory: str,
     secret_file: str,
     tls: str | None,
     insecure: bool,
@@ -25,25 +24,22 @@ def arguments_of(
     ----------
     scheduler
         Its address.
+    options
+        Of the worker, which makes its own directory in ``local_directory``.
     more
         Further arguments.
-    name, nthreads, memory_limit, resources
-        Of the worker; the limit in bytes.
-    directory, secret_file, tls
-        Where it spills, and where its secret and its certificates are (``--tls``; None: no TLS).
+    secret_file, tls
+        Where its secret and its certificates are (``--tls``; None: no TLS).
     insecure
         Whether other machines may have no TLS.
     """
-    options = {
-        "--name": name,
-        "--nthreads": str(nthreads),
-        # Without a unit, 1 would be a share.
-        "--memory-limit": f"{memory_limit}B",
-        "--local-directory": directory,
-        "--secret-file": secret_file,
-        "--resources": " ".join(f"{resource}={amount}" for resource, amount in resources.items()),
-    }
+    given = {"--name": name, "--options": options.as_argument(), "--secret-file": secret_file}
     if tls is not None:
-        options["--tls"] = tls
-    given = [part for option in options.items() for part in option]
-    return [scheduler, "--supervised", *given, *(["--insecure"] if insecure else []), *more]
+        given["--tls"] = tls
+    flags = ("--insecure",) if insecure else ()
+    return [
+        *(scheduler, "--supervised"),
+        *(part for option in given.items() for part in option),
+        *flags,
+        *more,
+    ]

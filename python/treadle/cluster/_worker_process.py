@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from treadle.cluster._fork_descriptors import withhold
 from treadle.cluster._interpreter import flags, variables
 from treadle.cluster._template import Forked, Template
 from treadle.common._channel import Channel
-from treadle.common._settings import preloads_of, process_environment
+from treadle.common._settings import preloads_of, process_environment, temporary_directory
 from treadle.common._stderr import aside, print_aside
 from treadle.errors._exit_status import LEFT, LOST, OVERFLOWED, RESTART, UNREACHED
 
@@ -375,7 +374,7 @@ class WorkerProcess:
             if self._nanny is None:
                 from treadle.cluster._nanny import Nanny
 
-                self._nanny = Nanny(self, self._parent or _temporary_directory())
+                self._nanny = Nanny(self, self._parent or temporary_directory())
             return self._nanny
 
     def _loop(self) -> LoopThread:
@@ -448,12 +447,6 @@ def template_of(
         yield template
     finally:
         template.close()
-
-
-def _temporary_directory() -> str:
-    import dask
-
-    return str(dask.config.get("temporary-directory", None) or tempfile.gettempdir())
 
 
 def _environment(more: Mapping[str, str], paths: Sequence[str] = ()) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from treadle.common._numbers import amounts, whole
 
 __all__ = [
     "idle_timeout_of",
+    "length_of_time",
     "memory_share_of_termination",
     "num_workers_of",
     "preloads_of",
@@ -21,6 +23,7 @@ __all__ = [
     "resources_of",
     "scheduler_settings",
     "seconds_of",
+    "temporary_directory",
     "warn_of_unread",
 ]
 
@@ -81,25 +84,39 @@ def idle_timeout_of(given: str | None) -> float | None:
     return seconds_of(_IDLE, "--idle-timeout", given, zero=False)
 
 
-def seconds_of(setting: str, option: str, given: str | None, *, zero: bool = True) -> float | None:
+def seconds_of(setting: str, option: str, given: Any, *, zero: bool = True) -> float | None:
     """Return a length of time in seconds: as given by an option, or by Dask's configuration; None: by neither.
+
+    Raises
+    ------
+    ValueError
+        That is none, or it is 0 where ``zero`` does not allow that.
+    """
+    text = dask.config.get(setting, None) if given is None else given
+    name = setting if given is None else option
+    return None if text is None else length_of_time(name, text, zero=zero)
+
+
+def length_of_time(name: str, given: Any, *, zero: bool = True) -> float:
+    """Return a length of time in seconds, which is a number of them, text or a ``timedelta``.
 
     Raises
     ------
     ValueError
         It is none, or it is 0 where ``zero`` does not allow that.
     """
-    text = dask.config.get(setting, None) if given is None else given
-    if text is None:
-        return None
     try:
-        seconds = float(parse_timedelta(text))
-    except (KeyError, TypeError, ValueError):
+        seconds = float(parse_timedelta(given))
+    except (AttributeError, LookupError, OverflowError, TypeError, ValueError):
         seconds = -1.0
     if not (seconds > 0 or (zero and seconds == 0)):
-        name = setting if given is None else option
-        raise ValueError(f"{name} is {text!r}: give a length of time, such as 30 minutes or 1h")
+        raise ValueError(f"{name} is {given!r}: give a length of time, such as 30 minutes or 1h")
     return seconds
+
+
+def temporary_directory() -> str:
+    """Return where directories of processes are by default: as Dask's configuration or the system says."""
+    return str(dask.config.get("temporary-directory", None) or tempfile.gettempdir())
 
 
 def process_environment() -> dict[str, str]:

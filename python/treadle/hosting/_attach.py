@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import distributed
 
+from treadle.common._worker_options import threads_of
 from treadle.hosting._dask import DaskHost
 from treadle.hosting._host_base import Host, Place
 
@@ -40,7 +41,7 @@ def attach(
         A client of the cluster. With an asynchronous one, what is returned has to be awaited, in
         the client's event loop; it gives an asynchronous client.
     nthreads
-        How many tasks each worker runs at once; by default as many as Dask's worker.
+        How many tasks each worker runs at once; by default, and with 0, as many as Dask's worker.
     memory_fraction
         The part of the memory limit of Dask's worker that Treadle's has, from 0 to 1.
     processes
@@ -126,11 +127,10 @@ def check_options(nthreads: int | None, memory_fraction: float) -> None:
 
     Raises
     ------
-    ValueError
-        An option is out of range.
+    TypeError, ValueError
+        An option is no number, or out of range.
     """
-    if nthreads is not None and nthreads < 1:
-        raise ValueError(f"nthreads={nthreads}: a worker runs one task at least")
+    threads_of("nthreads", nthreads, 1)
     if not 0 < memory_fraction <= 1:
         raise ValueError(f"memory_fraction={memory_fraction}: give a fraction from 0 to 1")
 

@@ -29,6 +29,8 @@ from treadle._core import __version__
 from treadle.common._loop import off_loop
 from treadle.common._secret import new_secret
 from treadle.common._security import Certificates, certificates_of, temporary
+from treadle.common._settings import resources_of
+from treadle.common._worker_options import WorkerOptions
 from treadle.hosting._host_base import Host, Place
 from treadle.hosting._start_part import made
 from treadle.hosting._version_check import SCHEDULER, check_hosts, check_installed
@@ -279,15 +281,18 @@ class HostedWorker(WorkerPlugin):
             # It has connections to Dask, too.
             own = certificates_of(worker.security, "worker") if _has_tls(worker) else None
             part = partial(_worker_parts.ProcessPart, certificates_of_host=own)
+        options = WorkerOptions(
+            nthreads=self._nthreads or worker.state.nthreads,
+            memory_limit=int((worker.memory_manager.memory_limit or 0) * self._memory_fraction),
+            resources=resources_of(worker.state.total_resources),
+            local_directory=worker.local_directory,
+        )
         make = partial(
             part,
             self._scheduler,
-            directory=worker.local_directory,
-            secret=self._secret,
+            options,
             name=str(worker.name),
-            nthreads=self._nthreads or worker.state.nthreads,
-            memory_limit=int((worker.memory_manager.memory_limit or 0) * self._memory_fraction),
-            resources=dict(worker.state.total_resources),
+            secret=self._secret,
             **links_of(worker, self._certificates),
         )
         try:

@@ -9,6 +9,7 @@ from typing import Any
 
 import distributed
 
+from treadle.client._gather import without_inline
 from treadle.client._state import State, until
 from treadle.common._ask import ask
 from treadle.hosting import _value_exchange
@@ -107,7 +108,7 @@ async def given_back(
     new = [key for key in by_key if not there.get(key)]
     # Small values are here already.
     small: dict[Hashable, Any] = {}
-    large = client._without_inline(new, small)
+    large = without_inline(client, new, small)
     holders = await ask(client._connection, "", "who_has", {"keys": large})
     groups: defaultdict[str, list[Hashable]] = defaultdict(list)
     for key in large:

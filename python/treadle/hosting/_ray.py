@@ -10,6 +10,7 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -63,14 +64,17 @@ def _check_version(ours: str) -> None:
 class _WorkerActor:
     """A worker of Treadle in a process of Ray. Ray starts it again if the process ends."""
 
-    def __init__(self, version: str, arguments: Mapping[str, Any]) -> None:
+    def __init__(
+        self, version: str, options: Mapping[str, Any], arguments: Mapping[str, Any]
+    ) -> None:
         _check_version(version)
+        from treadle.common._worker_options import WorkerOptions
         from treadle.hosting._worker_parts import WorkerPart
 
-        arguments = dict(arguments)
-        if not os.path.isdir(arguments["directory"] or ""):
-            arguments["directory"] = None
-        self._part = WorkerPart(**arguments)
+        own = WorkerOptions(**options)
+        if not os.path.isdir(own.local_directory or ""):
+            own = replace(own, local_directory=None)
+        self._part = WorkerPart(options=own, **arguments)
 
     def ready(self) -> bool:
         return True
@@ -223,11 +227,9 @@ class _SchedulerActor:
 
     def _start_worker(self, node: Mapping[str, Any]) -> _NodeWorker:
         resources = node["Resources"]
-        arguments = {
-            "scheduler": self._part.address,
-            "host": node["NodeManagerAddress"],
-            "directory": os.path.dirname(node["ObjectStoreSocketName"]),
-            "name": _name(node["NodeID"]),
+        # Of built-in types, which another version there can read, too.
+        worker = {
+            "local_directory": os.path.dirname(node["ObjectStoreSocketName"]),
             "nthreads": self._nthreads or max(1, int(resources.get("CPU", 1))),
             "memory_limit": int(resources.get("memory", 0) * self._memory_fraction),
             "resources": {
@@ -235,11 +237,15 @@ class _SchedulerActor:
                 for name, amount in resources.items()
                 if name not in _NOT_RESOURCES and not name.startswith("node:")
             },
+        }
+        arguments = {
+            "scheduler": self._part.address,
+            "host": node["NodeManagerAddress"],
+            "name": _name(node["NodeID"]),
             **self._credentials,
         }
-        actor = self._ray.remote(_WorkerActor)
-        options = _options(node["NodeID"], max_restarts=-1)
-        return _NodeWorker(self._ray, actor.options(**options).remote(self._version, arguments))
+        actor = self._ray.remote(_WorkerActor).options(**_options(node["NodeID"], max_restarts=-1))
+        return _NodeWorker(self._ray, actor.remote(self._version, worker, arguments))
 
     def workers(self) -> dict[str, Any]:
         """The actors of the workers, by name."""
@@ -419,7 +425,7 @@ def attach_ray(
     Parameters
     ----------
     nthreads
-        How many tasks each worker runs at once; by default the CPUs of its node.
+        How many tasks each worker runs at once; by default, and with 0, the CPUs of its node.
     memory_fraction
         The part of the node's ``memory`` resource that the worker has for values, from 0 to 1.
     scheduler_node

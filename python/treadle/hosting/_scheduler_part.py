@@ -93,8 +93,8 @@ class SchedulerPart:
 
     @property
     def _python(self) -> SchedulerStandIn:
-        assert self._cluster._sidecar is not None
-        return self._cluster._sidecar.scheduler
+        python: SchedulerStandIn = self._cluster.scheduler
+        return python
 
     def close(self) -> None:
         self._cluster.close()

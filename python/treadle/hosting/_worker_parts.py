@@ -9,10 +9,9 @@ import contextlib
 import gc
 import logging
 import os
-import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from treadle import _core
@@ -20,6 +19,8 @@ from treadle.cluster._worker_command import arguments_of
 from treadle.cluster._worker_process import WorkerProcess
 from treadle.common._secret import secret_file_in
 from treadle.common._security import Certificates, of_prefix, write_certificates
+from treadle.common._settings import temporary_directory
+from treadle.common._worker_options import WorkerOptions
 from treadle.worker._ends import Cause
 from treadle.worker._thread import ThreadWorker
 
@@ -55,40 +56,35 @@ class _Part:
     ----------
     scheduler
         The scheduler's address.
+    options
+        Of the worker, whose own directory is made in ``local_directory``.
     host
         The interface on which it listens.
-    directory
-        Where its own directory is made, for what it spills.
     secret, certificates, insecure
         What lets it in.
-    name, nthreads, memory_limit, resources
-        Of the worker. The limit is in bytes; 0: none.
     """
 
     def __init__(
         self,
         scheduler: str,
+        options: WorkerOptions,
         *,
+        name: str,
         host: str,
-        directory: str | None,
         secret: bytes,
         certificates: Certificates | None,
         insecure: bool,
-        name: str,
-        nthreads: int,
-        memory_limit: int,
-        resources: Mapping[str, float],
     ) -> None:
         self._scheduler = scheduler
         self._host = f"[{host}]" if ":" in host else host
         self._insecure = insecure
         self._name = name
-        self._nthreads = nthreads
-        self._memory_limit = memory_limit
-        self._resources = resources
         # If this process is killed, the next one that starts here removes it.
-        self._temporary = _core.Directory("worker", directory or tempfile.gettempdir())
+        self._temporary = _core.Directory(
+            "worker", options.local_directory or temporary_directory()
+        )
         self._directory = str(self._temporary.path)
+        self._options = replace(options, local_directory=self._directory)
         try:
             self._secret = secret_file_in(self._directory, secret)
             #: The prefix of the files with its certificates; None: connections have no TLS.
@@ -139,12 +135,9 @@ class ProcessPart(_Part):
 
         arguments = arguments_of(
             self._scheduler,
+            self._options,
             *("--listen", f"{self._host}:0"),
             name=self._name,
-            nthreads=self._nthreads,
-            memory_limit=self._memory_limit,
-            resources=self._resources,
-            directory=self._directory,
             secret_file=str(self._secret),
             tls=self._tls,
             insecure=self._insecure,
@@ -186,8 +179,13 @@ def _ignore(_death: object) -> None:
 class WorkerPart(_Part):
     """A worker in this process. If it loses the scheduler it joins again, as another incarnation.
 
-    One that the cluster asked to leave does not.
+    One that the cluster asked to leave does not. With ``preloads``, it runs those of Dask's configuration,
+    which the workers of a host have run already.
     """
+
+    def __init__(self, *args: Any, preloads: bool = False, **kwargs: Any) -> None:
+        self._preloads = preloads
+        super().__init__(*args, **kwargs)
 
     def _start(self) -> None:
         scheme = "treadle" if self._tls is None else "treadle+tls"
@@ -198,10 +196,8 @@ class WorkerPart(_Part):
             "insecure": self._insecure,
             "directory": self._directory,
             "name": self._name,
-            "nthreads": self._nthreads,
-            "memory_limit": self._memory_limit,
-            "resources": self._resources,
             "shares_arrays": True,
+            "preloads": self._preloads,
         }
         self._closing = threading.Event()
         self._lock = threading.Lock()
@@ -217,7 +213,7 @@ class WorkerPart(_Part):
                 time.sleep(_FIRST_RETRY)
 
     def _join(self) -> None:
-        self._worker = ThreadWorker(self._scheduler, **self._arguments)
+        self._worker = ThreadWorker(self._scheduler, self._options, **self._arguments)
         self._watching = threading.Thread(
             target=self._watch, name=f"treadle-hosted-{self._name}", daemon=True
         )
@@ -259,7 +255,7 @@ class WorkerPart(_Part):
                 if self._closing.is_set():
                     return
                 try:
-                    self._worker = ThreadWorker(self._scheduler, **self._arguments)
+                    self._worker = ThreadWorker(self._scheduler, self._options, **self._arguments)
                 except Exception as error:
                     logger.info("Treadle's worker cannot join yet: %s", error)
 

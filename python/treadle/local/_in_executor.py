@@ -15,7 +15,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from treadle import _core
-from treadle.pickling import _by_value
+from treadle.pickling._by_value import dumps
 
 __all__ = ["RemoteError", "can_be_pickled", "reduce", "unpack"]
 
@@ -34,15 +34,10 @@ class RemoteTraceback(Exception):
         return f"\n{self.args[0]}"
 
 
-def dumps(value: Any) -> bytes:
-    """Pickled; functions that cannot be imported are pickled by value."""
-    return _by_value.dumps(value)
-
-
 def can_be_pickled(value: Any) -> bool:
     """Whether a value can be pickled; large buffers are not copied for the answer."""
     try:
-        _by_value.dumps(value, buffer_callback=lambda _: None)
+        dumps(value, buffer_callback=lambda _: None)
     except Exception:
         return False
     return True

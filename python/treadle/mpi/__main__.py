@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from treadle import mpi
-from treadle.cli._values import limit_of
-from treadle.common._memory_limit import HELP, memory_limit_of
-from treadle.common._numbers import MOST_THREADS
+from treadle.cli._worker_options import FLAGS, checked, worker_options
+from treadle.common._memory_limit import HELP
+from treadle.common._worker_options import OF_PROCESSES
 from treadle.mpi import _job
 from treadle.pickling import _script
 
@@ -20,15 +20,13 @@ __all__ = ["main"]
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--nthreads", type=click.IntRange(1, MOST_THREADS), help="Tasks at once in a worker.")
-@click.option(
-    "--memory-limit",
-    default="auto",
-    show_default=True,
-    help=f"Of a worker's process: {HELP}; auto is what the host has, divided by the workers there.",
+@worker_options(
+    without=OF_PROCESSES,
+    nthreads="Tasks at once in a worker.",
+    memory_limit=f"Of a worker's process: {HELP}; auto is what the host has, divided by the workers there.",
+    local_directory="For values on disk.",
 )
 @click.option("--interface", help="The network interface for more than one host, such as ib0.")
-@click.option("--local-directory", type=click.Path(file_okay=False), help="For values on disk.")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is the name of a module.")
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -66,7 +64,8 @@ def _parsed() -> dict[str, Any]:
     try:
         options = _options.main(prog_name="python -m treadle.mpi", standalone_mode=False)
         if isinstance(options, dict):
-            limit_of(memory_limit_of, options["memory_limit"], "--memory-limit")
+            # What can be seen to be wrong is said now, and not by each rank.
+            checked({name: options[name] for name in FLAGS.keys() - OF_PROCESSES})
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

@@ -10,14 +10,15 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import dask.config
 
-from treadle.common._memory_limit import memory_limit_of
+from treadle.common._lifetime import warn_of_no_lifetime
 from treadle.common._secret import new_secret
 from treadle.common._security import certificates_of, temporary
+from treadle.common._worker_options import OF_PROCESSES, WorkerOptions
 from treadle.hosting._host_base import Place
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def initialize(
     memory_limit: Any = "auto",
     interface: str | None = None,
     local_directory: str | None = None,
+    **options: Any,
 ) -> None:
     """Make a cluster of the ranks of this MPI job. Returns on rank 1; the others serve until it ends.
 
@@ -96,9 +98,14 @@ def initialize(
     local_directory
         Where workers make directories for values on disk. By default Dask's
         ``temporary-directory``, or the system's.
+    **options
+        ``resources``: abstract resources of each worker, for ``resources=`` of tasks. By default those of
+        ``distributed.worker.resources`` in Dask's configuration.
 
     Raises
     ------
+    TypeError
+        There is no such option.
     ImportError
         There is no ``mpi4py``.
     SystemExit
@@ -106,6 +113,14 @@ def initialize(
         ranks other than 1 it is also how this function ends.
     """
     global _job
+    given = {
+        "nthreads": nthreads,
+        "memory_limit": memory_limit,
+        "local_directory": local_directory,
+        **options,
+    }
+    # A worker here is threads of its rank's process.
+    WorkerOptions.refuse_others("treadle.mpi.initialize", given, without=OF_PROCESSES)
     try:
         from mpi4py import MPI
     except ImportError as error:
@@ -132,7 +147,7 @@ def initialize(
         if job.rank == SCRIPT:
             _connect(job)
         else:
-            _serve_worker(job, nthreads, memory_limit, local_directory)
+            _serve_worker(job, given)
 
 
 @contextlib.contextmanager
@@ -306,32 +321,31 @@ def _serve_scheduler(job: _Job) -> NoReturn:
     job.end(0)
 
 
-def _serve_worker(
-    job: _Job, nthreads: int | None, memory_limit: Any, local_directory: str | None
-) -> NoReturn:
+def _serve_worker(job: _Job, given: Mapping[str, Any]) -> NoReturn:
     global _workers
     _workers = job.workers
     place = job.share()
 
     def start() -> WorkerPart:
-        from dask.system import CPU_COUNT
-
         from treadle.hosting._worker_parts import WorkerPart
 
-        threads = nthreads or max(1, CPU_COUNT // job.workers_of_cores)
-        # By default, each worker of the host has the same share.
-        limit = memory_limit_of(memory_limit, "memory_limit", 1 / job.workers_of_host)
+        if job.rank == FIRST_WORKER:
+            warn_of_no_lifetime("a worker stays as long as its rank of the MPI job")
+        own = WorkerOptions.of(
+            given,
+            workers=job.workers_of_cores,
+            # By default, each worker of the host has the same one.
+            share=1 / job.workers_of_host,
+        )
         return WorkerPart(
             place.address,
+            own,
+            name=str(job.rank),
             host=job.host,
-            directory=local_directory or dask.config.get("temporary-directory", None),
             secret=place.secret,
             certificates=place.certificates,
             insecure=False,
-            name=str(job.rank),
-            nthreads=threads,
-            memory_limit=limit,
-            resources={},
+            preloads=True,
         )
 
     part = job.agree(start)

@@ -1,5 +1,5 @@
 """Pickling beyond ``pickle`` and ``cloudpickle``.
 
-Definitions of scripts by value (``_by_value``, ``_spawned``, ``_script``), objects whose own ``__reduce__`` loses
-data (``_whole``), the functions and namespaces of views (``_canning``), Dask's tokens (``_tokens``).
+Definitions of scripts by value (``_by_value``, ``_mp_main``, ``_script``), objects whose own ``__reduce__`` loses
+data (``_lossless``), the functions and namespaces of views (``_canning``), Dask's tokens (``_tokens``).
 """

@@ -23,10 +23,11 @@ import cloudpickle
 
 from treadle import _core
 from treadle.pickling import _lossless
+from treadle.pickling._lossless import PLAIN
 from treadle.pickling._mp_main import SCRIPT, pickle_spawned_by_value
 from treadle.pickling._script import reduce_own
 
-__all__ = ["ByValue", "Pickler", "dumps", "dumps_as_needed"]
+__all__ = ["ByValue", "Pickler", "dumps", "dumps_apart", "dumps_as_needed"]
 
 _Base: Any = cloudpickle.Pickler
 _Reduced: TypeAlias = "tuple[Any, ...] | None"
@@ -87,18 +88,55 @@ def dumps(
 
 
 def dumps_as_needed(value: Any) -> bytes:
-    """Return what ``pickle`` makes of a value; by value, if that cannot, or names something of a script.
+    """Return the pickle of :func:`dumps_apart` with all buffers in it.
 
     Raises
     ------
     Exception
         Whatever pickling raises.
     """
+    if type(value) in PLAIN:
+        return pickle.dumps(value, protocol=5)
+    return dumps_apart(value, None, 0)[0]
+
+
+def dumps_apart(
+    value: Any, is_apart: Callable[[pickle.PickleBuffer], bool] | None, most: int
+) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    """Return what ``pickle`` makes of all of a value; by value, if that cannot, or names something of a script.
+
+    What :mod:`cloudpickle` is told to pickle by value is so, too.
+
+    Parameters
+    ----------
+    is_apart
+        Says of each buffer whether it stays out of the pickle. None: none does.
+    most
+        How many stay out at most.
+
+    Returns
+    -------
+    The pickle, and the buffers that stayed out.
+
+    Raises
+    ------
+    Exception
+        Whatever pickling raises.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+
+    def is_within(buffer: pickle.PickleBuffer) -> bool:
+        if is_apart is None or len(buffers) >= most or not is_apart(buffer):
+            return True
+        buffers.append(buffer)
+        return False
+
     with suppress(Exception), _core.Pickling():
-        pickled = pickle.dumps(value, protocol=5)
+        pickled = _lossless.dumps(value, 5, is_within)
         if SCRIPT not in pickled and not cloudpickle.list_registry_pickle_by_value():
-            return pickled
-    return dumps(value)
+            return pickled, buffers
+    buffers.clear()
+    return dumps(value, 5, is_within), buffers
 
 
 class ByValue:

@@ -1,4 +1,8 @@
-"""Pickles values."""
+"""Pickles of values in rows.
+
+They go from worker to worker. What one of them finds by its name, the others find, too: a class of the script
+is not in the pickle of each value.
+"""
 
 from __future__ import annotations
 

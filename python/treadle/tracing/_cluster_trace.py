@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from treadle.cluster._local_cluster import cluster_at
+from treadle.cluster._clusters import cluster_at
 from treadle.common._ask import ask_now, notify
 from treadle.tracing._clocks import Sample
 

@@ -6,10 +6,8 @@ import pickle
 import sys
 from typing import Any
 
-from treadle import _core
 from treadle.pickling import _by_value, _lossless
 from treadle.pickling._lossless import PLAIN
-from treadle.pickling._mp_main import SCRIPT
 
 __all__ = ["decode", "encode"]
 
@@ -69,30 +67,14 @@ def _is_plain(obj: Any) -> bool:
 def _pickle(obj: Any) -> Encoded:
     if _is_plain(obj):
         return _PICKLE, pickle.dumps(obj, protocol=5), []
-    buffers: list[pickle.PickleBuffer] = []
-
-    def keep(buffer: pickle.PickleBuffer) -> bool:
-        """Whether the buffer goes into the stream."""
-        if len(buffers) >= _MAX_BUFFERS:
-            return True
-        with memoryview(buffer) as view:
-            if view.nbytes < _SMALLEST or not view.contiguous:
-                return True
-        buffers.append(buffer)
-        return False
-
-    try:
-        with _core.Pickling():
-            stream = _lossless.dumps(obj, buffer_callback=keep)
-        by_value = SCRIPT in stream
-    except (AttributeError, pickle.PicklingError, TypeError):
-        # Lambdas, local classes, modules, …
-        by_value = True
-    if by_value:
-        # What is defined in this process's script does not exist in the other's.
-        buffers.clear()
-        stream = _lossless.dumps_by(_by_value.Pickler, obj, buffer_callback=keep)
+    stream, buffers = _by_value.dumps_apart(obj, _is_apart, _MAX_BUFFERS)
     return _PICKLE, stream, buffers
+
+
+def _is_apart(buffer: pickle.PickleBuffer) -> bool:
+    """Whether a buffer is a frame of its own."""
+    with memoryview(buffer) as view:
+        return view.nbytes >= _SMALLEST and view.contiguous
 
 
 def _encode_memoryview(view: memoryview) -> Encoded:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from treadle import _core
 from treadle.common._security import Certificates
 from treadle.common._settings import preloads_of
+from treadle.common._worker_options import WorkerOptions
 from treadle.worker._ends import End, end_of
 from treadle.worker._service import Service
 
@@ -18,7 +19,10 @@ __all__ = ["ThreadWorker"]
 
 
 class ThreadWorker:
-    """A worker on threads of this process; with ``preloads``, it runs those of Dask's configuration."""
+    """A worker on threads of this process; with ``preloads``, it runs those of Dask's configuration.
+
+    What it spills is in ``directory``.
+    """
 
     #: It has joined when it is made.
     announced = True
@@ -30,13 +34,16 @@ class ThreadWorker:
     def __init__(
         self,
         scheduler: str,
+        options: WorkerOptions,
         *,
+        name: str,
+        directory: str,
         secret: Path,
         certificates: Certificates | None,
         insecure: bool,
+        listen: str | None = None,
         shares_arrays: bool = False,
         preloads: bool = False,
-        **options: Any,
     ) -> None:
         connection: Any = {"secret": secret, "certificates": certificates, "insecure": insecure}
         preload, argv = preloads_of("worker") if preloads else ((), ())
@@ -45,10 +52,13 @@ class ThreadWorker:
         )
         self._native: Any = _core.Worker(
             scheduler,
+            options,
+            name=name,
+            directory=directory,
+            listen=listen,
             service=self._service,
+            info={**Service.info(), "local_directory": directory},
             **connection,
-            info={**Service.info(), "local_directory": options["directory"]},
-            **options,
         )
         try:
             self._native.start()

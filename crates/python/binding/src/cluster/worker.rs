@@ -50,6 +50,14 @@ fn host_name() -> String {
     name.nodename().to_string_lossy().into_owned()
 }
 
+/// What the native side needs of `treadle.common._worker_options.WorkerOptions`.
+#[derive(FromPyObject)]
+pub(crate) struct WorkerOptions {
+    nthreads: u32,
+    memory_limit: u64,
+    resources: HashMap<String, f64>,
+}
+
 /// A worker, as native threads of this process. The executor threads run Python.
 #[pyclass(frozen, module = "treadle._core")]
 pub(crate) struct Worker(Arc<WorkerShared>);
@@ -58,19 +66,16 @@ pub(crate) struct Worker(Arc<WorkerShared>);
 impl Worker {
     /// Registers at the scheduler. `service` is its Python side, a `treadle.worker.Service`.
     #[new]
-    #[pyo3(signature = (scheduler, *, name, nthreads, memory_limit, directory, resources, service,
-                        listen=None, secret=None, certificates=None, insecure=false, contact=None,
-                        cluster=None, timeout=30.0, info=None, terminate=0.0,
-                        scheduler_timeout=None))]
+    #[pyo3(signature = (scheduler, options, *, name, directory, service, listen=None, secret=None,
+                        certificates=None, insecure=false, contact=None, cluster=None,
+                        timeout=30.0, info=None, terminate=0.0, scheduler_timeout=None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
         scheduler: &str,
+        options: WorkerOptions,
         name: String,
-        nthreads: u32,
-        memory_limit: u64,
         directory: PathBuf,
-        resources: HashMap<String, f64>,
         service: Py<PyAny>,
         listen: Option<&str>,
         secret: Option<&Bound<'_, PyAny>>,
@@ -84,6 +89,11 @@ impl Worker {
         scheduler_timeout: Option<f64>,
     ) -> PyResult<Self> {
         refuse_forked()?;
+        let WorkerOptions {
+            nthreads,
+            memory_limit,
+            resources,
+        } = options;
         if nthreads == 0 {
             return Err(PyValueError::new_err(
                 "nthreads=0: a worker needs one thread",

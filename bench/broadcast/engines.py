@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from program import Program
-from treadle.common import _reply
+from treadle.worker import _cast_reply
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +31,7 @@ TOGETHER = 64
 CROWD = 512
 
 # What an engine answers to a push: when it began and ended, no error, no value.
-DONE = [struct.pack("<2d", 0.0, 0.0), _reply.dumps({"status": "ok"})]
+DONE = [struct.pack("<2d", 0.0, 0.0), _cast_reply.dumps({"status": "ok"})]
 
 
 @contextlib.contextmanager

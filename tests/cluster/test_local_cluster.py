@@ -24,8 +24,7 @@ from treadle import Client, LocalCluster
 from treadle.client._connected import Connected
 from treadle.cluster import _worker_process
 from treadle.cluster._scaling import Scaling
-from treadle.common import _nanny_calls
-from treadle.worker import _service
+from treadle.worker import _nanny_calls, _service
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the cluster is Treadle's")
 

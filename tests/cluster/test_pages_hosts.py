@@ -9,8 +9,8 @@ import pytest
 
 import treadle
 from client_support import AGAINST, SOON
+from treadle.cluster import _pages
 from treadle.cluster._options import http_address
-from treadle.common import _pages
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the pages are Treadle's")
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from treadle.common import _reply
 from treadle.pickling import _canning
 from treadle.views._cast import CastResult
+from treadle.worker import _cast_reply
 from views_support import SOON
 
 # What is still to be raised where a value is unpickled.
@@ -29,7 +29,7 @@ def _load() -> list[int]:
     return [7]
 
 
-FRAMES = [_reply.OK, *_canning.dumps(Interrupted(), by_value=False)]
+FRAMES = [_cast_reply.OK, *_canning.dumps(Interrupted(), by_value=False)]
 
 
 @pytest.fixture

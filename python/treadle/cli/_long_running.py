@@ -17,8 +17,8 @@ import click
 
 from treadle.cli._basics import connection_options, listening
 from treadle.cli._values import checked_address, file_to_write
+from treadle.cluster._pages import resolved
 from treadle.common import _scheduler_file
-from treadle.common._pages import resolved
 from treadle.common._secret import keep_user_file
 
 __all__ = [

@@ -126,8 +126,8 @@ def _asked(
         raise click.UsageError("give the scheduler's ADDRESS, or --scheduler-file")
     found, credentials, _ = scheduler_of(address, scheduler_file, tls, insecure, secret_file)
     from treadle.common._calls import pack, unpack_answer
-    from treadle.common._nanny_calls import tell
     from treadle.shuffle._history import ShuffleRecord, Shuffles
+    from treadle.worker._nanny_calls import tell
 
     asked = partial(
         tell, found, credentials=credentials.of_connections(), name="shuffle", timeout=_PATIENCE

@@ -16,8 +16,8 @@ import click
 from treadle.cli._basics import listening
 from treadle.cli._long_running import Credentials, Ending
 from treadle.cluster._worker_process import PRINTED, Death, WorkerProcess, template_of
-from treadle.common._nanny_calls import tell
 from treadle.common._stderr import wait_for_asides
+from treadle.worker._nanny_calls import tell
 
 __all__ = ["nworkers_of", "supervise"]
 

@@ -34,9 +34,9 @@ from treadle.client._scheduler_rpc import Nodes, Scheduler, stream
 from treadle.client._shuffle_method import unchosen_methods
 from treadle.client._state import NO_REASON, Cancellation
 from treadle.client._waiting import USABLE, Waiting
+from treadle.cluster._connection_options import Demands, check_options
 from treadle.cluster._local_cluster import LocalCluster
 from treadle.common import _addresses, _scheduler_file
-from treadle.common._demands import Demands, check_options
 from treadle.common._loop import made_off_loop, off_loop
 from treadle.common._secret import kept
 from treadle.common._security import named

@@ -24,7 +24,7 @@ from treadle.common._calls import NATIVE, error_of
 from treadle.common._loop import off_loop
 from treadle.common._names import rename_workers
 from treadle.common._sizes import by_prefix
-from treadle.common._story import told
+from treadle.scheduler._story import told
 
 if TYPE_CHECKING:
     from treadle.client._client import Client

@@ -25,6 +25,7 @@ from distributed.utils import Log, Logs, get_ip_interface, silence_logging_cmgr
 from treadle import _core
 from treadle._compat.distributed import SchedulerInfo, SpecCluster
 from treadle.cluster._clusters import alive
+from treadle.cluster._connection_options import security_of_cluster
 from treadle.cluster._credentials import ClusterCredentials
 from treadle.cluster._local_scheduler import LocalScheduler
 from treadle.cluster._local_workers import (
@@ -45,10 +46,8 @@ from treadle.cluster._scaling import FAREWELL, Adaptive, Scaling
 from treadle.cluster._scheduler_comm import SchedulerComm, identity
 from treadle.cluster._starting import Starting
 from treadle.cluster._worker_process import Death, WorkerProcess, template_of
-from treadle.common._demands import security_of_cluster
 from treadle.common._loop import made_apart, off_loop
 from treadle.common._names import name_of
-from treadle.common._nanny_calls import tell
 from treadle.common._numbers import MOST_WORKERS, integer
 from treadle.common._secret import kept
 from treadle.common._security import Certificates, named
@@ -56,6 +55,7 @@ from treadle.common._settings import temporary_directory
 from treadle.common._stderr import wait_for_asides
 from treadle.errors._unserved import UnservedError
 from treadle.pickling import _script
+from treadle.worker._nanny_calls import tell
 from treadle.worker._thread import ThreadWorker
 
 __all__ = ["LocalCluster"]

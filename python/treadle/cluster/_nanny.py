@@ -17,12 +17,12 @@ from distributed.diagnostics.plugin import NannyPlugin
 
 from treadle import _core
 from treadle._compat.distributed import get_plugin_name, is_dumpable, process_preloads
-from treadle.common._channel import Channel
 from treadle.common._log import OF_NANNIES, Log
 from treadle.common._loop import LoopThread
 from treadle.common._names import name_of
 from treadle.common._settings import preloads_of
 from treadle.errors._unserved import UnservedError, is_public
+from treadle.worker._channel import Channel
 from treadle.worker._plugins import call_hook
 from treadle.worker._rpc import RPC
 from treadle.worker._run import run_function

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 from dask.system import CPU_COUNT
 from distributed.utils import format_dashboard_link
 
+from treadle.cluster._pages import resolved
 from treadle.common._lifetime import warn_of_no_lifetime
 from treadle.common._numbers import MOST_WORKERS, integer
-from treadle.common._pages import resolved
 from treadle.common._worker_options import OF_PROCESSES, WorkerOptions
 
 __all__ = [

@@ -9,7 +9,7 @@ from treadle.common import _calls
 from treadle.common._calls import NATIVE
 from treadle.common._loop import off_loop
 from treadle.common._names import rename_workers
-from treadle.common._nanny_calls import RefusedError
+from treadle.worker._nanny_calls import RefusedError
 
 if TYPE_CHECKING:
     from treadle.cluster._local_cluster import LocalCluster

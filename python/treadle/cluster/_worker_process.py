@@ -19,10 +19,10 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from treadle.cluster._fork_descriptors import withhold
 from treadle.cluster._interpreter import flags, variables
 from treadle.cluster._template import Forked, Template
-from treadle.common._channel import Channel
 from treadle.common._settings import preloads_of, process_environment, temporary_directory
 from treadle.common._stderr import aside, print_aside
 from treadle.errors._exit_status import LEFT, LOST, OVERFLOWED, RESTART, UNREACHED
+from treadle.worker._channel import Channel
 
 if TYPE_CHECKING:
     from treadle.cluster._nanny import Nanny

@@ -13,10 +13,10 @@ from treadle._compat.distributed import MemoryState
 from treadle.common._ask import ask_now
 from treadle.common._groups import group_of, prefix_of
 from treadle.common._sizes import by_prefix
-from treadle.common._story import told
 from treadle.errors._unserved import not_followed
 from treadle.scheduler._connection import Connection
 from treadle.scheduler._futures import Tasks
+from treadle.scheduler._story import told
 from treadle.scheduler._views import (
     Clients,
     Groups,

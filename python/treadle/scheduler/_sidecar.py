@@ -17,12 +17,12 @@ import dask
 
 from treadle.common._calls import pack_answer, unpack
 from treadle.common._loop import LoopThread
-from treadle.common._nanny_calls import is_supervisor
 from treadle.errors import _pickled as errors
 from treadle.scheduler._connection import Connection, Handlers
 from treadle.scheduler._leases import Leases
 from treadle.scheduler._standin import SchedulerStandIn
 from treadle.shuffle._journal import Journal
+from treadle.worker._nanny_calls import is_supervisor
 
 if TYPE_CHECKING:
     from treadle.scheduler._shuffle_services import ShuffleServices

@@ -40,7 +40,6 @@ from treadle.common._log import Log
 from treadle.common._loop import LoopThread
 from treadle.common._numbers import integer
 from treadle.common._settings import preloads_of
-from treadle.common._upload import upload_file
 from treadle.errors._unserved import UnservedError, is_public, not_followed
 from treadle.scheduler._adaptive import target_of, workers_to_close
 from treadle.scheduler._connection import Connection
@@ -52,6 +51,7 @@ from treadle.scheduler._profile import Profiles
 from treadle.scheduler._steps import Steps
 from treadle.scheduler._variables import Variables
 from treadle.worker._run import run_function
+from treadle.worker._upload import upload_file
 
 __all__ = ["SchedulerStandIn"]
 

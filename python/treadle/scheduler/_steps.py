@@ -23,9 +23,9 @@ from distributed.spans import Span, SpansSchedulerExtension
 
 from treadle._compat.distributed import Computation, TaskGroup, TaskPrefix, TaskState
 from treadle.common._groups import group_of, prefix_of
-from treadle.common._story import state_of
 from treadle.errors import _pickled as errors
 from treadle.scheduler._futures import failure_of
+from treadle.scheduler._story import state_of
 from treadle.scheduler._views import class_name
 
 if TYPE_CHECKING:

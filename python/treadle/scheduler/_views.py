@@ -23,8 +23,8 @@ from treadle._compat.distributed import ALL_TASK_STATES, MemoryState
 from treadle.common._groups import group_of, prefix_of
 from treadle.common._names import name_of
 from treadle.common._priorities import ranked
-from treadle.common._story import state_of
 from treadle.errors._unserved import UnservedError, not_followed
+from treadle.scheduler._story import state_of
 
 if TYPE_CHECKING:
     from treadle.scheduler._steps import Steps

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 from ipyparallel import error
 
 from treadle._compat.ipyparallel import ExecuteReply, MessageFuture
-from treadle.common import _reply
 from treadle.pickling import _canning
+from treadle.worker import _cast_reply
 
 __all__ = [
     "Times",
@@ -94,7 +94,7 @@ def finish(
     if times is not None:
         for name, time in zip(("started", "completed"), times, strict=True):
             metadata[name] = datetime.fromtimestamp(time, timezone.utc)
-    reply = _reply.loads(frames[0])
+    reply = _cast_reply.loads(frames[0])
     metadata["status"] = reply["status"]
     _take(future, 0, reply.get("events", ()))
     if reply["status"] == "ok" and future.header["msg_type"] == "execute_request":
@@ -105,7 +105,7 @@ def finish(
 
 def result_of(name: str, where: dict[str, Any], frames: Sequence[Any]) -> Any:
     """Return the result of a call that is in frames: an exception if it failed."""
-    reply = _reply.loads(frames[0])
+    reply = _cast_reply.loads(frames[0])
     if reply["status"] == "aborted":
         return error.TaskAborted(name)
     if reply["status"] == "error":
@@ -119,7 +119,7 @@ def result_of(name: str, where: dict[str, Any], frames: Sequence[Any]) -> Any:
 
 def succeeded(frames: Sequence[Any]) -> bool:
     """Whether the result in frames is not an exception."""
-    return bool(_reply.loads(frames[0])["status"] == "ok")
+    return bool(_cast_reply.loads(frames[0])["status"] == "ok")
 
 
 def is_nothing(frames: Sequence[Any]) -> bool:

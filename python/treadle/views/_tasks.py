@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ipyparallel import Dependency, error
 
 from treadle._compat.ipyparallel import MessageFuture
-from treadle.common import _reply
 from treadle.views._arrivals import finish, lose
+from treadle.worker import _cast_reply
 from treadle.worker._balanced import Failed, Outcome, Payload, run
 
 if TYPE_CHECKING:
@@ -267,5 +267,5 @@ class Tasks:
 
 
 def _is_unmet(frames: Sequence[Any]) -> bool:
-    reply = _reply.loads(frames[0])
+    reply = _cast_reply.loads(frames[0])
     return bool(reply["status"] == "error" and reply["error"]["ename"] == "UnmetDependency")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from treadle.common import _reply
 from treadle.common._calls import error_of, pack, unpack_answer
+from treadle.worker import _cast_reply
 
 if TYPE_CHECKING:
     from treadle.client._client import Client
@@ -87,7 +87,7 @@ class Transport:
         while arrivals:
             number, engines, kind, frames, times = arrivals[0]
             if kind == "aborted":
-                self._arrived(number, engines, "finished", [_reply.ABORTED], times)
+                self._arrived(number, engines, "finished", [_cast_reply.ABORTED], times)
             elif kind != "complete":
                 self._arrived(number, engines, kind, frames, times)
             del arrivals[0]

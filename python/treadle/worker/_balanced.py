@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from treadle.common import _reply
+from treadle.worker import _cast_reply
 from treadle.worker._slots import worker_here
 
 __all__ = ["Failed", "Outcome", "Payload", "map_part", "run"]
@@ -67,7 +67,7 @@ def run(payload: Payload, name: str, retries: int) -> Outcome:
     found, times = engine.run_task(name, payload.frames)
     frames = [bytes(frame) for frame in found]
     outcome = Outcome(frames, (engine.id, engine.uuid), times)
-    if retries and _reply.loads(frames[0])["status"] == "error":
+    if retries and _cast_reply.loads(frames[0])["status"] == "error":
         raise Failed(outcome)
     return outcome
 

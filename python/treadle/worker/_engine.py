@@ -15,10 +15,10 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeAlias
 
-from treadle.common import _reply
 from treadle.common._loop import LoopThread
 from treadle.errors import _pickled as errors
 from treadle.pickling import _canning
+from treadle.worker import _cast_reply
 from treadle.worker._casts import Cast, Casts, Result
 from treadle.worker._main_thread import MainThread
 from treadle.worker._native import Native
@@ -257,7 +257,7 @@ class Engine:
         if self._outputs is not None and (events := self._outputs.close()):
             reply = {"status": "ok"} if reply is None else reply
             reply["events"] = events
-        first = _reply.OK if reply is None else _reply.dumps(reply)
+        first = _cast_reply.OK if reply is None else _cast_reply.dumps(reply)
         return [first, *results], (started, time.time())
 
     def _make_shell(self) -> Any:
@@ -385,4 +385,4 @@ def _read_head(frame: Any) -> tuple[str, dict[str, Any], int]:
 
 
 def _aborted() -> Result:
-    return [_reply.ABORTED], None
+    return [_cast_reply.ABORTED], None

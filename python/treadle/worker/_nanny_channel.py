@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.common._ask import ask_now
 from treadle.common._calls import pack, unpack_answer
-from treadle.common._channel import Channel
 from treadle.common._loop import LoopThread
-from treadle.common._nanny_calls import connect
+from treadle.worker._channel import Channel
+from treadle.worker._nanny_calls import connect
 from treadle.worker._rpc import RPC, SchedulerRPC
 
 if TYPE_CHECKING:

@@ -24,13 +24,13 @@ from treadle.common._ask import ask
 from treadle.common._calls import pack
 from treadle.common._names import name_of
 from treadle.common._numbers import amounts
-from treadle.common._upload import upload_file
 from treadle.errors._unserved import UnservedError, is_public
 from treadle.pickling._script import refuse_while_imported
 from treadle.worker._data import Data
 from treadle.worker._ends import Cause
 from treadle.worker._executors import Executors
 from treadle.worker._rpc import SchedulerRPC, WorkerRPC, ask_scheduler
+from treadle.worker._upload import upload_file
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

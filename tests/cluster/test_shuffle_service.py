@@ -16,7 +16,7 @@ from process_support import Process
 from service_support import ROWS, Servers, Table
 from treadle.shuffle import LateAttempt, NoRoom, Receipt, Service, ShuffleError
 from treadle.shuffle._dtypes import used_bytes
-from treadle.shuffle._records import kind_of
+from treadle.shuffle.service._row_kinds import kind_of
 from waiting import SOON, until
 
 

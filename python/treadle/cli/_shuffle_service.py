@@ -93,7 +93,7 @@ def shuffle_master(
     with clear_errors():
         from treadle import _core
         from treadle.shuffle._journal import default_path
-        from treadle.shuffle._journal_writer import Keeper
+        from treadle.shuffle.service._journal_writer import Keeper
 
         master = _core.ShuffleMaster(
             credentials.address(address),

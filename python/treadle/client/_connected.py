@@ -212,7 +212,7 @@ class Connected(Waiting):
         address = self.shuffle_servers
         if address is None:
             return None
-        from treadle.shuffle._service_check import why_not_served
+        from treadle.shuffle.service._check import why_not_served
 
         secret, certificates = self._credentials.secret, self._credentials.certificates
         credentials = {

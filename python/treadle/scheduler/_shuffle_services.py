@@ -13,9 +13,9 @@ from typing import Any
 
 from treadle.shuffle._compression import chosen, noted
 from treadle.shuffle._places import label, labelled, unreachable
-from treadle.shuffle._records import kind_of
-from treadle.shuffle._service import Service
-from treadle.shuffle._service_errors import ShuffleError
+from treadle.shuffle.service._errors import ShuffleError
+from treadle.shuffle.service._row_kinds import kind_of
+from treadle.shuffle.service._service import Service
 
 __all__ = ["ShuffleServices"]
 

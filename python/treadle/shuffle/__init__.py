@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from treadle.shuffle._common_plan import Agreed
     from treadle.shuffle._history import ShuffleRecord, Sizes
     from treadle.shuffle._p2p_check import ShuffleRefusedError
-    from treadle.shuffle._reader import Reader
-    from treadle.shuffle._service import Service
-    from treadle.shuffle._service_errors import (
+    from treadle.shuffle._split import split
+    from treadle.shuffle.service._errors import (
         DamagedRows,
         LateAttempt,
         NoRoom,
@@ -31,9 +30,10 @@ if TYPE_CHECKING:
         ShuffleError,
         Superseded,
     )
-    from treadle.shuffle._shuffle import Shuffle
-    from treadle.shuffle._split import split
-    from treadle.shuffle._writer import Receipt, Writer
+    from treadle.shuffle.service._reader import Reader
+    from treadle.shuffle.service._service import Service
+    from treadle.shuffle.service._shuffle import Shuffle
+    from treadle.shuffle.service._writer import Receipt, Writer
 
 __all__ = [
     "Agreed",
@@ -61,20 +61,20 @@ __all__ = [
 # Arrays are shuffled without pandas and Arrow, which need not be installed.
 _MODULES = {
     "Agreed": "_common_plan",
-    "DamagedRows": "_service_errors",
-    "LateAttempt": "_service_errors",
-    "NoRoom": "_service_errors",
-    "Reader": "_reader",
-    "Receipt": "_writer",
-    "RowsLost": "_service_errors",
-    "Service": "_service",
-    "Shuffle": "_shuffle",
-    "ShuffleError": "_service_errors",
+    "DamagedRows": "service._errors",
+    "LateAttempt": "service._errors",
+    "NoRoom": "service._errors",
+    "Reader": "service._reader",
+    "Receipt": "service._writer",
+    "RowsLost": "service._errors",
+    "Service": "service._service",
+    "Shuffle": "service._shuffle",
+    "ShuffleError": "service._errors",
     "ShuffleRecord": "_history",
     "ShuffleRefusedError": "_p2p_check",
     "Sizes": "_history",
-    "Superseded": "_service_errors",
-    "Writer": "_writer",
+    "Superseded": "service._errors",
+    "Writer": "service._writer",
     "assemble": "_assemble",
     "assemble_array": "_arrays",
     "split": "_split",

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from distributed.exceptions import Reschedule
 
 from treadle.shuffle._p2p_errors import DamagedRows, OutOfDisk
-from treadle.shuffle._service import Service
-from treadle.shuffle._service_errors import DamagedRows as DamagedAtServers
-from treadle.shuffle._service_errors import NoRoom, RowsLost, ShuffleError, Superseded
-from treadle.shuffle._shuffle import Shuffle
 from treadle.shuffle._spec import ranges
+from treadle.shuffle.service._errors import DamagedRows as DamagedAtServers
+from treadle.shuffle.service._errors import NoRoom, RowsLost, ShuffleError, Superseded
+from treadle.shuffle.service._service import Service
+from treadle.shuffle.service._shuffle import Shuffle
 
 if TYPE_CHECKING:
     from treadle import _core

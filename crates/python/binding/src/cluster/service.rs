@@ -22,7 +22,7 @@ use treadle_shuffle_service::{
 
 use member::ShuffleMember;
 
-pyo3::import_exception!(treadle.shuffle._service_errors, ShuffleError);
+pyo3::import_exception!(treadle.shuffle.service._errors, ShuffleError);
 
 /// How long a handshake may take.
 const CONNECT: Duration = Duration::from_secs(30);

@@ -27,11 +27,11 @@ use treadle_shuffle_wire::{decode_shuffled, encode_shuffled};
 use treadle_types::Runs;
 
 pyo3::import_exception!(distributed.exceptions, Reschedule);
-pyo3::import_exception!(treadle.shuffle._service_errors, Again);
-pyo3::import_exception!(treadle.shuffle._service_errors, DamagedRows);
-pyo3::import_exception!(treadle.shuffle._service_errors, LateAttempt);
-pyo3::import_exception!(treadle.shuffle._service_errors, NoRoom);
-pyo3::import_exception!(treadle.shuffle._service_errors, Superseded);
+pyo3::import_exception!(treadle.shuffle.service._errors, Again);
+pyo3::import_exception!(treadle.shuffle.service._errors, DamagedRows);
+pyo3::import_exception!(treadle.shuffle.service._errors, LateAttempt);
+pyo3::import_exception!(treadle.shuffle.service._errors, NoRoom);
+pyo3::import_exception!(treadle.shuffle.service._errors, Superseded);
 
 /// What the master knows of a shuffle: [`About`].
 #[pyclass(frozen, get_all, module = "treadle._core")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.common._numbers import integer
 
 if TYPE_CHECKING:
-    from treadle.shuffle._shuffle import Shuffle
+    from treadle.shuffle.service._shuffle import Shuffle
 
 __all__ = ["Reader"]
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.common._numbers import integer
 from treadle.shuffle._compression import NONE
-from treadle.shuffle._reader import Reader
-from treadle.shuffle._records import Kind
-from treadle.shuffle._service_errors import Again, RowsLost, ShuffleError, Superseded
-from treadle.shuffle._writer import Receipt, Writer
+from treadle.shuffle.service._errors import Again, RowsLost, ShuffleError, Superseded
+from treadle.shuffle.service._reader import Reader
+from treadle.shuffle.service._row_kinds import Kind
+from treadle.shuffle.service._writer import Receipt, Writer
 
 if TYPE_CHECKING:
     from treadle import _core
-    from treadle.shuffle._service import Service
+    from treadle.shuffle.service._service import Service
 
 __all__ = ["Shuffle"]
 

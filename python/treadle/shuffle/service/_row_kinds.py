@@ -18,8 +18,8 @@ import numpy as np
 
 from treadle import _core
 from treadle.shuffle._dtypes import dtype_of, has_metadata, note_of, used_bytes
-from treadle.shuffle._user_rows import offsets_and_data, plain_array, records
 from treadle.shuffle._zero_nulls import emptied, zeroed
+from treadle.shuffle.service._user_rows import offsets_and_data, plain_array, records
 
 if TYPE_CHECKING:
     import pyarrow as pa

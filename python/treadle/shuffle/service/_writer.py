@@ -11,10 +11,10 @@ import numpy as np
 
 from treadle import _core
 from treadle.common._numbers import integer
-from treadle.shuffle._user_rows import integers
+from treadle.shuffle.service._user_rows import integers
 
 if TYPE_CHECKING:
-    from treadle.shuffle._shuffle import Shuffle
+    from treadle.shuffle.service._shuffle import Shuffle
 
 __all__ = ["Receipt", "Writer"]
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from treadle.shuffle._service import Service
-from treadle.shuffle._service_errors import ShuffleError
+from treadle.shuffle.service._errors import ShuffleError
+from treadle.shuffle.service._service import Service
 
 __all__ = ["why_not_served"]
 

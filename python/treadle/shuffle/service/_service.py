@@ -19,14 +19,14 @@ from treadle.common._numbers import integer
 from treadle.common._secret import kept
 from treadle.common._security import named
 from treadle.shuffle._compression import chosen, noted, of_note
-from treadle.shuffle._records import kind_of, kind_of_note
-from treadle.shuffle._service_errors import NoRoom, ShuffleError
-from treadle.shuffle._shuffle import Shuffle
+from treadle.shuffle.service._errors import NoRoom, ShuffleError
+from treadle.shuffle.service._row_kinds import kind_of, kind_of_note
+from treadle.shuffle.service._shuffle import Shuffle
 
 if TYPE_CHECKING:
     from treadle.common._command_process import Child
     from treadle.shuffle._history import Shuffles
-    from treadle.shuffle._journal_writer import Keeper
+    from treadle.shuffle.service._journal_writer import Keeper
 
 __all__ = ["Service"]
 
@@ -111,7 +111,7 @@ class Service:
         self._process = os.getpid()
         try:
             if address is None:
-                from treadle.shuffle._journal_writer import Keeper
+                from treadle.shuffle.service._journal_writer import Keeper
 
                 count = integer("servers", servers, 1, _MOST_SERVERS)
                 limit = memory_limit_of(memory_limit, "memory_limit", 0.5)

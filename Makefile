@@ -27,7 +27,7 @@ OTHER := $(if $(DASK),$(VENV)-dask-$(DASK))
 CONFORMANCE_PY := $(if $(DASK),$(OTHER)/bin/python,$(VENV_PY))
 CONFORMANCE := $(BUILT) $(if $(DASK),$(OTHER)/installed.stamp)
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) $(wildcard proto/*) Cargo.toml Cargo.lock
-PYTHON_SOURCES := $(wildcard python tests bench lint packaging)
+PYTHON_SOURCES := $(wildcard python tests bench lint packaging docs/_site)
 
 # rustup puts cargo here; a shell that was open before does not know it yet.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -36,7 +36,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo wheels test test-rust test-python test-wheels test-pythons test-ray test-guides conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-scaling bench-builds \
+.PHONY: help demo wheels test test-rust test-python test-wheels test-pythons test-ray test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-scaling bench-builds \
 	fuzz soak lines \
 	build build-optimised lint fmt lock clean check-python check-cargo
 
@@ -63,6 +63,10 @@ test-ray: $(BUILT) ## run the tests inside a Ray cluster; installs Ray
 test-guides: $(BUILT) $(VENV)-coiled/installed.stamp ## run the tests of docs/hosting-guides.md; installs what they deploy with
 	$(PIP_INSTALL) -r requirements/guides.lock
 	TREADLE_COILED_PYTHON=$(abspath $(VENV)-coiled/bin/python) $(VENV_PY) -m pytest $(addprefix tests/cluster/test_hosting_,by_hand.py ssh.py hosts.py manifests.py) $(ARGS)
+
+docs: $(BUILT) ## build the documentation into docs/_build/html, without the network; needs Python 3.11
+	$(VENV_PY) -m sphinx --quiet --fail-on-warning --keep-going -c docs/_site -d docs/_build/doctrees docs docs/_build/html $(ARGS)
+	@echo "open docs/_build/html/index.html"
 
 wheels: $(INSTALLED) ## build wheels and the source distribution into dist/ (ARGS: versions, --arch)
 	$(VENV_PY) packaging/wheels.py $(ARGS)
@@ -153,7 +157,7 @@ lock: $(INSTALLED) ## write the lock files anew from pyproject.toml (ARGS=--upgr
 	done
 
 clean: ## remove what was built and installed here
-	rm -rf target .venv .venv-* .cache .mypy_cache .ruff_cache .pytest_cache
+	rm -rf target docs/_build docs/generated .venv .venv-* .cache .mypy_cache .ruff_cache .pytest_cache
 	find python tests bench -name __pycache__ -prune -exec rm -rf {} +
 	rm -f python/treadle/_core*.so
 

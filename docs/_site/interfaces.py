@@ -32,7 +32,7 @@ def pages() -> dict[str, str]:
     found["api/index.rst"] = "\n".join(
         [
             *_title("Python interfaces", "="),
-            "Every public name, from its docstring. What is here keeps its meaning within a version of Treadle.",
+            "Every public name, from its docstring.",
             "",
             ".. toctree::",
             "   :maxdepth: 2",

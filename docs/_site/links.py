@@ -16,11 +16,13 @@ SECTIONS = {
     "figures": "measured.md",
 }
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\((?!https?:|#|/)([^)#\s]+)(#[^)\s]*)?\)")
+# What only the site can say, such as a link to a page that is made from code.
+ONLY = re.compile(r"<!-- site: (.+?) -->")
 PART = re.compile(r"<!-- README: (.+?) -->")
 
 
 def for_site(_app: Any, page: str, source: list[str]) -> None:
-    text = PART.sub(lambda found: section(found[1]), source[0])
+    text = PART.sub(lambda found: section(found[1]), ONLY.sub(r"\1", source[0]))
     if page.startswith("pictures/"):
         # The programs in bench/ write tables without a title.
         text = f"# Figures: {page.removeprefix('pictures/').replace('/', ', ')}\n\n{text}"
@@ -38,7 +40,9 @@ def section(name: str) -> str:
     part = part.partition("\n## ")[0]
     if not part:
         raise ValueError(f"README.md has no section {name!r}")
-    return LINK.sub(lambda found: f"[{found[1]}]({_in_docs(found[2])}{found[3] or ''})", part)
+    return LINK.sub(
+        lambda found: f"[{_words(found[1])}]({_in_docs(found[2])}{found[3] or ''})", part
+    )
 
 
 def _in_docs(path: str) -> str:
@@ -50,8 +54,15 @@ def _link(folder: str, found: re.Match[str]) -> str:
     place = posixpath.normpath(posixpath.join("docs", folder, path))
     if place == "README.md":
         return f"[{words}](/{SECTIONS.get(anchor[1:], 'index.md')})"
-    # The site has no page for a folder.
-    return words if (ROOT / place).is_dir() else found[0]
+    if (ROOT / place).is_dir():
+        # The site has no page for a folder.
+        return words
+    return f"[{_words(words)}]({path}{anchor})"
+
+
+def _words(words: str) -> str:
+    """In place of the name of a file the title of its page, which MyST fills in."""
+    return "" if words.endswith(".md") else words
 
 
 def for_docstring(

@@ -1,11 +1,11 @@
-"""Shuffles: converts data frames and pieces of arrays to rows, and back.
-
-``Agreed`` is what all maps of a shuffle know beforehand. ``split`` prepares the rows of a map, from which
-batches are gathered. ``assemble`` makes a partition from the pieces of all maps.
-``split_array`` and ``assemble_array`` do the same with the pieces of an array. ``ShuffleRecord`` is what
-``client.shuffles()`` says of a shuffle.
+"""Shuffles: the stand-alone service, records, and what converts data frames and arrays to rows, and back.
 
 ``Service`` is the stand-alone shuffle service, with ``Writer`` and ``Reader`` for direct use.
+``ShuffleRecord`` is what ``client.shuffles()`` says of a shuffle.
+
+For Treadle's own shuffles, ``Agreed`` is what all maps of a shuffle know beforehand. ``split`` prepares the
+rows of a map, from which batches are gathered. ``assemble`` makes a partition from the pieces of all maps.
+``split_array`` and ``assemble_array`` do the same with the pieces of an array.
 """
 
 from __future__ import annotations

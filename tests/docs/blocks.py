@@ -11,6 +11,7 @@ import asyncio
 import inspect
 import io
 import linecache
+import os
 import re
 import sys
 import threading
@@ -175,6 +176,9 @@ class _Beside:
 if __name__ == "__main__":
     import pages
 
+    # Nothing of the user's own is read or written.
+    for own in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        os.environ[own] = str(Path(own.lower()).resolve())
     chosen = Path(sys.argv[1]).resolve()
     with pages.setting(str(chosen.relative_to(ROOT))) as its_setting:
         run(chosen, its_setting)

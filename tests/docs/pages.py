@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pathlib
 import secrets
 import socket
@@ -247,7 +246,3 @@ def hosting_guides(stack: ExitStack) -> Setting:
             "n_workers=4": "n_workers=2",
         },
     )
-
-
-# Nothing of the user's own is read or written.
-os.environ.setdefault("XDG_CONFIG_HOME", str(pathlib.Path("config").resolve()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +21,6 @@ def test_the_blocks_of_a_page_run(page: str, tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, HERE / "blocks.py", PAGES[page]],
         cwd=tmp_path,
-        env={**os.environ, "XDG_CONFIG_HOME": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -174,8 +174,9 @@ def worker(
     found no scheduler within --death-timeout.
 
     With --no-nanny this process is the worker, and ends with it: with status 75 when it was asked to
-    restart, 1 when it lost the scheduler. With --supervised, which implies that, it is 69 when the
-    cluster asked it to leave, 74 when it lost the scheduler, and 68 when it found none.
+    restart, 71 when a task took more memory than the limit, 1 when it lost the scheduler. With
+    --supervised, which implies that, it is 69 when the cluster asked it to leave (do not start it
+    again), 74 when it lost the scheduler, and 68 when it found none.
     """
     if (address is None) == (scheduler_file is None):
         raise click.UsageError("give the scheduler's ADDRESS, or --scheduler-file")

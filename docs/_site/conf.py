@@ -44,6 +44,7 @@ html_css_files = ["site.css"]
 html_theme = "pydata_sphinx_theme"
 html_context = {"default_mode": "auto"}
 html_favicon = "static/favicon.svg"
+html_use_index = False
 html_show_sourcelink = False
 html_copy_source = False
 html_permalinks_icon = "#"

@@ -35,7 +35,7 @@ def pages() -> dict[str, str]:
             "Every public name, from its docstring.",
             "",
             ".. toctree::",
-            "   :maxdepth: 2",
+            "   :maxdepth: 1",
             "",
             *rows,
             "",

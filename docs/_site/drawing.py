@@ -1,4 +1,4 @@
-"""Draw SVG from lists: boxes on floors, and messages between lanes. Colours come from the site's theme."""
+"""Draw SVG from lists: boxes in layers, and messages between lanes. Colours come from the site's theme."""
 
 from __future__ import annotations
 
@@ -100,17 +100,17 @@ def messages(lanes: Sequence[str], steps: Sequence[Step]) -> Svg:
     return svg
 
 
-def floors(rows: Sequence[Sequence[tuple[str, str, Sequence[str]]]], width: float = 820) -> Svg:
-    """Rooms above each other: of each its name, a line on what it does, and what it has."""
+def layers(rows: Sequence[Sequence[tuple[str, str, Sequence[str]]]], width: float = 820) -> Svg:
+    """Parts above each other: of each its name, a line on what it does, and what it has."""
     svg = Svg(width)
     y = 6.0
-    for rooms in rows:
-        room_width = (width - 12 * (len(rooms) - 1)) / len(rooms)
-        lines = [list(_rows(has, room_width - 24)) for _, _, has in rooms]
+    for parts in rows:
+        part_width = (width - 12 * (len(parts) - 1)) / len(parts)
+        lines = [list(_rows(has, part_width - 24)) for _, _, has in parts]
         height = 46 + 30 * max(map(len, lines))
-        for number, ((name, about, _), inside) in enumerate(zip(rooms, lines, strict=True)):
-            x = number * (room_width + 12)
-            svg.box(x + 1, y, room_width - 2, height, "room", 10)
+        for number, ((name, about, _), inside) in enumerate(zip(parts, lines, strict=True)):
+            x = number * (part_width + 12)
+            svg.box(x + 1, y, part_width - 2, height, "part", 10)
             svg.shapes.append(
                 f'<text x="{x + 14:g}" y="{y + 24:g}"><tspan class="name">{escape(name)}</tspan>'
                 f'<tspan class="label" dx="10">{escape(about)}</tspan></text>'

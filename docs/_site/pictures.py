@@ -8,35 +8,35 @@ from pathlib import Path
 from docutils import nodes
 from docutils.parsers.rst import Directive
 
-from drawing import Step, Svg, floors, messages
+from drawing import Step, Svg, layers, messages
 
 CRATES = Path(__file__).parents[2] / "crates"
 
-# The highest floor first; lint/floors.py has what may stand on what.
-FLOORS = (
+# The highest layer first; lint/layers.py has what may depend on what.
+LAYERS = (
     (("python", "interpreter and engine"),),
     (("schedule", "who does what, when"),),
     (("broadcast", "one to all"), ("shuffle", "all to all")),
     (("transfer", "one to one"),),
-    (("common", "what several rooms share"),),
+    (("common", "what several parts share"),),
 )
 
 
 def architecture() -> Svg:
-    """The crates of each room, as they are in crates/."""
-    drawn = {room for rooms in FLOORS for room, _ in rooms}
+    """The crates of each part, as they are in crates/."""
+    drawn = {part for parts in LAYERS for part, _ in parts}
     found = {path.name for path in CRATES.iterdir() if path.is_dir()}
     if drawn != found:
         raise ValueError(f"the picture of the architecture lacks, or has too many: {drawn ^ found}")
-    return floors(
-        [[(room, about, sorted(_crates(room))) for room, about in rooms] for rooms in FLOORS]
+    return layers(
+        [[(part, about, sorted(_crates(part))) for part, about in parts] for parts in LAYERS]
     )
 
 
-def _crates(room: str) -> list[str]:
+def _crates(part: str) -> list[str]:
     return [
         path.parent.name
-        for path in (CRATES / room).glob("*/Cargo.toml")
+        for path in (CRATES / part).glob("*/Cargo.toml")
         if path.parent.name != "node-tests"
     ]
 

@@ -16,6 +16,8 @@ SECTIONS = {
     "figures": "measured.md",
 }
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\((?!https?:|#|/)([^)#\s]+)(#[^)\s]*)?\)")
+# The page that is made from a file.
+MADE = {"docs/_site/reasons.toml": "generated/distributed.md"}
 # What only the site can say, such as a link to a page that is made from code.
 ONLY = re.compile(r"<!-- site: (.+?) -->")
 PART = re.compile(r"<!-- README: (.+?) -->")
@@ -54,6 +56,8 @@ def _link(folder: str, found: re.Match[str]) -> str:
     place = posixpath.normpath(posixpath.join("docs", folder, path))
     if place == "README.md":
         return f"[{words}](/{SECTIONS.get(anchor[1:], 'index.md')})"
+    if place in MADE:
+        return f"[{words}](/{MADE[place]})"
     if (ROOT / place).is_dir():
         # The site has no page for a folder.
         return words

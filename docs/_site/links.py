@@ -9,12 +9,6 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 
-# Where the site has a section of README.md.
-SECTIONS = {
-    "which-part-do-i-need": "start/which-part.md",
-    "installing": "start/install.md",
-    "figures": "measured.md",
-}
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\((?!https?:|#|/)([^)#\s]+)(#[^)\s]*)?\)")
 # The page that is made from a file.
 MADE = {"docs/_site/reasons.toml": "generated/distributed.md"}
@@ -55,7 +49,7 @@ def _link(folder: str, found: re.Match[str]) -> str:
     words, path, anchor = found[1], found[2], found[3] or ""
     place = posixpath.normpath(posixpath.join("docs", folder, path))
     if place == "README.md":
-        return f"[{words}](/{SECTIONS.get(anchor[1:], 'index.md')})"
+        return f"[{words}](/index.md)"
     if place in MADE:
         return f"[{words}](/{MADE[place]})"
     if (ROOT / place).is_dir():

@@ -202,6 +202,10 @@ impl Relay {
     ) -> Result<(), Violation> {
         let is_connected = self.links.get(&from).is_some_and(|link| link.is_connected);
         if !is_connected && Guard::Dead.holds() {
+            if self.is_gone(from) {
+                // What the scheduler says overtakes what was on its way.
+                return Ok(());
+            }
             let reason = "it speaks without a connection";
             return Err(Violation::protocol(from, reason));
         }

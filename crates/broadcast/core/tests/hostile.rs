@@ -103,6 +103,19 @@ fn an_offer_that_breaks_a_rule_is_refused() {
 }
 
 #[test]
+fn what_a_neighbour_sent_before_it_was_gone_is_no_fault_of_its() {
+    let mut victim = Engine::new();
+    let cause = Cause::Misbehaved("it was thrown out".into());
+    victim.handle(Event::Gone(WorkerId(1), cause)).unwrap();
+    victim.handle(Event::ClientGone(SESSION)).unwrap();
+    for neighbour in [worker(1), TOP] {
+        let late = offers(offer(1, Runs::range(0, 4), 0));
+        victim.tell(neighbour, late).unwrap();
+        assert_eq!(victim.relay.casts(), 0);
+    }
+}
+
+#[test]
 fn bytes_and_results_that_cannot_be_are_refused() {
     let mut victim = Engine::new();
     victim

@@ -62,6 +62,14 @@ impl Relay {
         }
     }
 
+    /// Whether the scheduler has said that a neighbour is gone.
+    pub(super) fn is_gone(&self, who: Neighbour) -> bool {
+        match who {
+            Neighbour::Worker(worker) => self.gone.contains(u64::from(worker.0)),
+            Neighbour::Top(client) => self.gone_clients.contains(u64::from(client.0)),
+        }
+    }
+
     /// The scheduler says that a worker is gone: it is no member of anything any more.
     pub(super) fn gone(&mut self, worker: WorkerId, cause: &Cause, out: &mut Effects) {
         let engine = u64::from(worker.0);

@@ -61,6 +61,8 @@ class Scheduler(ProcessInterface):
         """Start it; its address is known then."""
         make = partial(LocalCluster, workers=0, processes=True, **self._options)
         self.cluster = await off_loop(make)
+        # Distributed closes what a program leaves open, the workers first, and asks the scheduler for them.
+        self.cluster._has_owner = True
         self.address = self.cluster.scheduler_address
         await super().start()  # type: ignore[no-untyped-call]
 

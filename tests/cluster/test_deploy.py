@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import dask
+import psutil
 import pytest
 
 import treadle
@@ -61,6 +65,28 @@ def test_workers_of_several_kinds() -> None:
         until(lambda: len(cluster.observed) == 1, "the others are retired", 2 * SOON)
         assert len(kept.result(timeout=2 * SOON)) == 100_000
     assert cluster.status.name == "closed"
+
+
+LEFT_OPEN = """
+import treadle
+from treadle.deploy import Scheduler, SpecCluster, Worker
+
+if __name__ == "__main__":
+    cluster = SpecCluster({0: {"cls": Worker, "options": {"nthreads": 1}}}, {"cls": Scheduler})
+    client = treadle.Client(cluster)
+    print(client.submit(sum, [1, 2]).result(), client.scheduler_info()["workers"].popitem()[1]["pid"])
+"""
+
+
+def test_a_cluster_that_a_program_leaves_open_ends_with_it(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(LEFT_OPEN)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=4 * SOON, check=True
+    )
+    result, pid = done.stdout.split()
+    assert (result, done.stderr) == ("3", "")
+    until(lambda: not psutil.pid_exists(int(pid)), "the worker ends")
 
 
 def test_an_asynchronous_cluster_and_what_cannot_start() -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import dask.config
 from dask.typing import no_default
+from distributed import Status
 from distributed.utils import LoopRunner, sync
 from tornado.ioloop import IOLoop
 
@@ -521,7 +522,8 @@ class Connected(Waiting):
         """The connection has ended: in any thread."""
         if self.status in ("closing", "closed"):
             return
-        closes = isinstance(self.cluster, LocalCluster) and self.cluster.is_over
+        status = getattr(self.cluster, "status", None)
+        closes = status in (Status.closing, Status.closed)
         # Whoever closes a cluster knows that its clients lose it.
         level = logging.DEBUG if closes else logging.ERROR
         logger.log(level, "Lost the connection to the scheduler: %s", reason)

@@ -40,6 +40,8 @@ os.register_at_fork(after_in_child=_after_fork)
 def _close_all() -> None:
     """Close, as distributed does, the clusters that the program has left: their directories are removed."""
     for cluster in list(alive):
+        if cluster._has_owner:
+            continue
         # Nobody is there to be told, and the processes end with this one.
         with suppress(Exception):
             cluster._end(_AT_EXIT)

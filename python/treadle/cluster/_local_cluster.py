@@ -207,6 +207,8 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             _script.refuse_while_imported("a cluster of worker processes", spawned=True)
         self._lock = threading.Lock()
         self._closed = False
+        #: Whether somebody else ends it when the program does.
+        self._has_owner = False
         self._timeout = timeout
         self._starting = Starting(timeout)
         self._silence = ExitStack()
@@ -353,11 +355,6 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
     def dashboard_link(self) -> str | None:
         """Where the scheduler shows its state and metrics."""
         return dashboard_at(None if self._scheduler is None else self._scheduler.http)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether somebody has closed it."""
-        return self.status in (Status.closing, Status.closed)
 
     def is_ready(self) -> bool:
         """Return whether no worker process is just being started."""

@@ -8,6 +8,7 @@
 # ARGS="…"            arguments for the program that a target runs
 
 PYTHON ?= python3
+LOCK ?= dev
 VENV ?= $(if $(filter python3,$(PYTHON)),.venv,.venv-$(notdir $(PYTHON)))
 DASK ?=
 PROFILE ?= release
@@ -36,7 +37,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo wheels test test-rust test-python test-wheels test-pythons test-ray test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-scaling bench-builds \
+.PHONY: help demo run-demo wheels test test-rust test-python test-wheels test-pythons test-ray test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-scaling bench-builds \
 	fuzz soak lines \
 	build build-optimised lint fmt lock clean check-python check-cargo
 
@@ -44,7 +45,11 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@awk '/^# [A-Z]+=/ { print "  " substr($$0, 3) }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(BUILT) ## run the main job: real flights through dask.dataframe and dask.array
+# Who only wants to see it run does not wait for what developers need.
+demo: ## run the main job: real flights through dask.dataframe and dask.array
+	@$(MAKE) --no-print-directory $(if $(wildcard $(INSTALLED)),,VENV=$(VENV)-demo LOCK=demo) run-demo
+
+run-demo: $(BUILT)
 	$(VENV_PY) -m treadle demo $(ARGS)
 
 test: test-rust test-python conformance-subset ## run all tests, with six minutes of Dask's own
@@ -149,8 +154,9 @@ fmt: $(INSTALLED) ## format the Rust and Python sources
 
 lock: $(INSTALLED) ## write the lock files anew from pyproject.toml (ARGS=--upgrade for newer releases)
 	$(VENV_PY) -m pip install --quiet uv==0.13.9
-	set -e; for lock in bootstrap dev peers guides coiled pythons oldest; do \
-		case $$lock in dev) from="--extra demo --extra cluster --extra ipython --group dev pyproject.toml";; peers|guides|pythons) from="-c requirements/dev.lock requirements/$$lock.in";; oldest) from="--no-deps requirements/oldest.in";; *) from=requirements/$$lock.in;; esac; \
+	set -e; for lock in bootstrap dev demo peers guides coiled pythons oldest; do \
+		case $$lock in dev) from="--extra demo --extra cluster --extra ipython --group dev pyproject.toml";; \
+			demo) from="-c requirements/dev.lock --extra demo --extra cluster pyproject.toml requirements/demo.in";; peers|guides|pythons) from="-c requirements/dev.lock requirements/$$lock.in";; oldest) from="--no-deps requirements/oldest.in";; *) from=requirements/$$lock.in;; esac; \
 		$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
 			--no-emit-index-url --custom-compile-command "make lock" $(ARGS) \
 			--output-file requirements/$$lock.lock $$from; \
@@ -161,12 +167,12 @@ clean: ## remove what was built and installed here
 	find python tests bench -name __pycache__ -prune -exec rm -rf {} +
 	rm -f python/treadle/_core*.so
 
-$(INSTALLED): requirements/bootstrap.lock requirements/dev.lock | check-python check-cargo
+$(INSTALLED): requirements/bootstrap.lock requirements/$(LOCK).lock | check-python check-cargo
 	@$(VENV_PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); \
 		echo "$(PYTHON) could not create a virtual environment (Debian and Ubuntu: apt install python3-venv)."; exit 1; }
 	@echo "Installing the locked dependencies into $(VENV)"
 	@$(PIP_INSTALL) -r requirements/bootstrap.lock
-	@$(PIP_INSTALL) --no-build-isolation -r requirements/dev.lock
+	@$(PIP_INSTALL) --no-build-isolation -r requirements/$(LOCK).lock
 	@touch $@
 
 $(BUILT): $(INSTALLED) $(RUST_SOURCES) pyproject.toml

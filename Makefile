@@ -28,7 +28,7 @@ OTHER := $(if $(DASK),$(VENV)-dask-$(DASK))
 CONFORMANCE_PY := $(if $(DASK),$(OTHER)/bin/python,$(VENV_PY))
 CONFORMANCE := $(BUILT) $(if $(DASK),$(OTHER)/installed.stamp)
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) $(wildcard proto/*) Cargo.toml Cargo.lock
-PYTHON_SOURCES := $(wildcard python tests bench lint packaging docs/_site)
+PYTHON_SOURCES := $(wildcard python tests bench lint packaging examples docs/_site)
 
 # rustup puts cargo here; a shell that was open before does not know it yet.
 export PATH := $(PATH):$(HOME)/.cargo/bin

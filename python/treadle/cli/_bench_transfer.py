@@ -22,6 +22,7 @@ from treadle.cli._basics import (
     tell,
     told,
 )
+from treadle.cli._compare import compare
 from treadle.cli._values import Number, Seconds, file_to_write
 from treadle.common._command_process import Child
 
@@ -61,6 +62,9 @@ _OF_WORKER = (
 @click.group()
 def bench() -> None:
     """Measure Treadle on this machine, or between two."""
+
+
+bench.add_command(compare)
 
 
 @bench.command()

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from treadle import _core
-from treadle.transfer._shared_memory import empty, empty_like, is_shared, shared_arrays, zeros
+from treadle.common._shared_memory import empty, empty_like, is_shared, shared_arrays, zeros
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared memory needs Linux")
 
@@ -140,7 +140,7 @@ class TestWhereArraysAreBorn:
         program = """if True:
             import resource
             import numpy as np
-            from treadle.transfer._shared_memory import empty, is_shared
+            from treadle.common._shared_memory import empty, is_shared
             _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (80, hard))
             arrays = [empty(65_536, np.uint8) for _ in range(100)]
@@ -156,7 +156,7 @@ class TestWhereArraysAreBorn:
         program = """if True:
             import sys
             sys.modules["numpy"] = None
-            from treadle.transfer._shared_memory import shared_arrays
+            from treadle.common._shared_memory import shared_arrays
             try:
                 with shared_arrays():
                     pass
@@ -326,7 +326,7 @@ class TestForks:
         import os, signal
         import numpy as np
         from treadle import _core
-        from treadle.transfer._shared_memory import empty, zeros, is_shared
+        from treadle.common._shared_memory import empty, zeros, is_shared
 
         def fork(child):
             pid = os.fork()

@@ -25,7 +25,7 @@ _PRELUDE = f"""
 import ctypes, sys
 import numpy as np
 from treadle import transfer
-from treadle.transfer._shared_memory import empty
+from treadle.common._shared_memory import empty
 copied = ctypes.CDLL(None).take_copied
 copied.restype = ctypes.c_ulonglong
 options = dict(prefetch=0, stripes=1, tls=sys.argv[2] or None)

@@ -12,7 +12,7 @@ import pytest
 from transfer_support import LIMIT, Peer, pair
 
 from treadle import _core
-from treadle.transfer._shared_memory import empty, is_shared, shared_arrays
+from treadle.common._shared_memory import empty, is_shared, shared_arrays
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +116,7 @@ def test_both_sides_may_write() -> None:
 
 def test_it_outlives_its_sender() -> None:
     code = """
-    from treadle.transfer._shared_memory import empty
+    from treadle.common._shared_memory import empty
     array = empty(1_000_000)
     array[:] = 7
     conn.send(array)
@@ -196,7 +196,7 @@ MIDDLE = """
 listener = transfer.listen()
 conn.send(listener.address)
 other = listener.accept(20)
-from treadle.transfer._shared_memory import empty
+from treadle.common._shared_memory import empty
 while not other.stats()["bytes_shared"]:
     other.send(empty(10_000))
     other.recv()

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from treadle import sync, threaded
 from treadle._core import CycleError, MissingDependencyError, __version__
+from treadle.common._shared_memory import empty, shared_arrays
 from treadle.local._install import install, installed, uninstall
 from treadle.local._lock_held import InterpreterLockWarning
 from treadle.local._order import order
 from treadle.threaded import get
 from treadle.tracing._trace import Trace, trace
-from treadle.transfer._shared_memory import empty, shared_arrays
 
 if TYPE_CHECKING:
     from treadle import processes, transfer

@@ -25,9 +25,9 @@ from treadle.common._ask import ask
 from treadle.common._calls import pack, pack_answer, unpack, unpack_answer
 from treadle.common._log import Log
 from treadle.common._loop import LoopThread
+from treadle.common._shared_memory import share_arrays
 from treadle.errors import _pickled as errors
 from treadle.errors._exit_status import LEFT, RESTART
-from treadle.transfer._shared_memory import share_arrays
 from treadle.worker._actors import Actors
 from treadle.worker._ends import Cause
 from treadle.worker._engine import Engine

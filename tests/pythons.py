@@ -13,9 +13,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -76,60 +74,38 @@ def run(*command: str | Path) -> None:
     subprocess.run(list(map(str, command)), check=True, cwd=ROOT)
 
 
-def prepared(version: str, is_oldest: bool) -> Path | None:
-    """The interpreter of the environment in which the package is installed, or None."""
-    interpreter = interpreters.find(version)
-    if interpreter is None:
-        print(
-            f"--- Python {version}: skipped, it is not on the path, in pyenv, or in Debian",
-            flush=True,
-        )
-        return None
-    started = time.monotonic()
-    locks = [LOCKS / "pythons.lock"]
-    if is_oldest:
-        locks.append(LOCKS / "oldest.lock")
-    python = environment(version, interpreter, locks)
-    installed = time.monotonic()
-    wheel = wheels.build_here(version, "dev")
-    run(*PIP, "--python", python, "install", "--quiet", "--no-deps", "--force-reinstall", wheel)
-    took = (
-        f"environment {installed - started:.0f} s, extension {time.monotonic() - installed:.0f} s"
-    )
-    print(f"--- Python {version}: {took}", flush=True)
-    return python
-
-
-def tested(pythons: dict[str, Path]) -> int:
-    """Run the part of the tests on all of them at once; print what each says when it is done."""
-    command = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *PART)
-    show = (
-        "import sys, dask; print(f'--- Python {sys.version.split()[0]}, Dask {dask.__version__}')"
-    )
-    started = time.monotonic()
-    with ExitStack() as stack:
-        running = []
-        for python in pythons.values():
-            output = stack.enter_context(tempfile.TemporaryFile())
-            process = subprocess.Popen(
-                [python, *command], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT
-            )
-            running.append((python, process, output))
-        status = 0
-        for python, process, output in running:
-            status = process.wait() or status
-            run(python, "-c", show)
-            output.seek(0)
-            print(output.read().decode(errors="replace"), flush=True)
-    print(f"--- tests: {time.monotonic() - started:.0f} s", flush=True)
-    return status
-
-
 def main() -> int:
     versions = interpreters.claimed()
     chosen = sys.argv[1:] or [versions[0], versions[-1]]
-    found = {version: prepared(version, version == versions[0]) for version in chosen}
-    return tested({version: python for version, python in found.items() if python is not None})
+    status = 0
+    for version in chosen:
+        interpreter = interpreters.find(version)
+        if interpreter is None:
+            print(
+                f"--- Python {version}: skipped, it is not on the path, in pyenv, or in Debian",
+                flush=True,
+            )
+            continue
+        started = time.monotonic()
+        locks = [LOCKS / "pythons.lock"]
+        if version == versions[0]:
+            locks.append(LOCKS / "oldest.lock")
+        python = environment(version, interpreter, locks)
+        installed = time.monotonic()
+        wheel = wheels.build_here(version, "dev")
+        run(*PIP, "--python", python, "install", "--quiet", "--no-deps", "--force-reinstall", wheel)
+        built = time.monotonic()
+        show = "import sys, dask; print(f'--- Python {sys.version.split()[0]}, Dask {dask.__version__}')"
+        run(python, "-c", show)
+        tests = (python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *PART)
+        failed = subprocess.run(list(map(str, tests)), cwd=ROOT, check=False).returncode
+        status = status or failed
+        print(
+            f"--- Python {version}: environment {installed - started:.0f} s, "
+            f"extension {built - installed:.0f} s, tests {time.monotonic() - built:.0f} s",
+            flush=True,
+        )
+    return status
 
 
 if __name__ == "__main__":

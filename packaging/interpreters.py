@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+# Seconds for a download.
+_PATIENCE = 300
 CACHE = ROOT / ".cache" / "pythons"
 RELEASE = "forky"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -61,8 +63,12 @@ def _unpacked(version: str) -> Path | None:
     python = place / "usr" / "bin" / f"python{version}"
     if not (place / "complete").exists():
         shutil.rmtree(place, ignore_errors=True)
-        _download(place, [name.format(version) for name in OF_PYTHON] + list(LIBRARIES))
-        _use_own_libraries(place, python)
+        try:
+            _download(place, [name.format(version) for name in OF_PYTHON] + list(LIBRARIES))
+            _use_own_libraries(place, python)
+        except (subprocess.SubprocessError, OSError) as error:
+            print(f"Python {version} could not be had from Debian: {error}", flush=True)
+            return None
         (place / "complete").touch()
     return python
 
@@ -85,7 +91,11 @@ def _download(place: Path, packages: list[str]) -> None:
     environment = {**os.environ, "APT_CONFIG": str(apt / "apt.conf")}
     for command in (["update"], ["download", *packages]):
         subprocess.run(
-            ["apt-get", "--quiet=2", *command], check=True, env=environment, cwd=archives
+            ["apt-get", "--quiet=2", *command],
+            check=True,
+            env=environment,
+            cwd=archives,
+            timeout=_PATIENCE,
         )
     for archive in archives.iterdir():
         subprocess.run(["dpkg-deb", "--extract", archive, place], check=True)

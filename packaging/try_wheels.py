@@ -94,7 +94,9 @@ def main() -> int:
     folder, *chosen = sys.argv[1:]
     wheels = sorted(Path(folder).resolve().glob(f"treadle-*{platform.machine()}.whl"))
     wheels = [wheel for wheel in wheels if not chosen or version_of(wheel) in chosen]
-    missing = set(chosen) - {version_of(wheel) for wheel in wheels}
+    others = set(chosen) - {version_of(wheel) for wheel in wheels}
+    # `wheels.py` says which Pythons cannot be had, and builds nothing for them.
+    missing = {version for version in others if interpreters.find(version) is not None}
     if missing or not wheels:
         print(f"no wheel in {folder} for {sorted(missing) or 'this machine'}: make wheels")
         return 1

@@ -90,7 +90,10 @@ def main() -> None:
     versions = given.versions or interpreters.claimed()
     if given.here:
         for version in versions:
-            build_here(version, given.here)
+            if interpreters.find(version) is None:
+                print(f"--- Python {version}: skipped, it cannot be had here", flush=True)
+            else:
+                build_here(version, given.here)
         return
     DIST.mkdir(exist_ok=True)
     run(PROGRAMS / "maturin", "sdist", "--out", DIST)

@@ -54,15 +54,12 @@ def build(version: str, architecture: str) -> Path:
     return wheel
 
 
-def build_here(version: str, profile: str) -> Path:
+def build_here(version: str, interpreter: Path, profile: str) -> Path:
     """Build a wheel for tests on this machine."""
     target = f"{platform.machine()}-unknown-linux-gnu"
-    found = interpreters.find(version)
-    if found is None:
-        sys.exit(f"there is no Python {version} here")
     features = "simulated" if profile == "dev" else "testing"
     options = ("--profile", profile, "--features", features, "--compatibility", "linux")
-    return _built(str(found), version, target, HERE, *options)
+    return _built(str(interpreter), version, target, HERE, *options)
 
 
 def _built(interpreter: str, version: str, target: str, folder: Path, *options: str) -> Path:
@@ -90,10 +87,11 @@ def main() -> None:
     versions = given.versions or interpreters.claimed()
     if given.here:
         for version in versions:
-            if interpreters.find(version) is None:
+            interpreter = interpreters.find(version)
+            if interpreter is None:
                 print(f"--- Python {version}: skipped, it cannot be had here", flush=True)
             else:
-                build_here(version, given.here)
+                build_here(version, interpreter, given.here)
         return
     DIST.mkdir(exist_ok=True)
     run(PROGRAMS / "maturin", "sdist", "--out", DIST)

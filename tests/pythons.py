@@ -92,7 +92,7 @@ def main() -> int:
             locks.append(LOCKS / "oldest.lock")
         python = environment(version, interpreter, locks)
         installed = time.monotonic()
-        wheel = wheels.build_here(version, "dev")
+        wheel = wheels.build_here(version, interpreter, "dev")
         run(*PIP, "--python", python, "install", "--quiet", "--no-deps", "--force-reinstall", wheel)
         built = time.monotonic()
         show = "import sys, dask; print(f'--- Python {sys.version.split()[0]}, Dask {dask.__version__}')"

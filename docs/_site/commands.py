@@ -30,7 +30,7 @@ def page() -> str:
             f"## `{name}`",
             "",
             "```",
-            f"{name} {' '.join(_usage(command, context))}",
+            f"{name} {' '.join(command.collect_usage_pieces(context))}",
             "```",
             "",
         ]
@@ -54,10 +54,6 @@ def _commands() -> Iterator[tuple[str, click.Command, click.Context]]:
                 found = command.get_command(context, below)
                 if found is not None and not found.hidden and below not in HIDDEN:
                     waiting.append((f"{name} {below}", found, context))
-
-
-def _usage(command: click.Command, context: click.Context) -> list[str]:
-    return command.collect_usage_pieces(context)
 
 
 def _paragraphs(text: str) -> Iterator[str]:

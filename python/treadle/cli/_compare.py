@@ -8,11 +8,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+from dask.system import CPU_COUNT
 
 from treadle.cli._basics import Output, json_option
 
@@ -85,7 +86,13 @@ def compare(
     output.say("* In a run of their own, with a profiler. 0 where a cluster ran them.")
     output.say(_verdict(medians, runs, differs))
     figures = {
-        engine: {**_figures(medians[engine]), "tasks": profiles[engine].tasks} for engine in ENGINES
+        engine: {
+            "seconds": medians[engine].seconds,
+            "computing": medians[engine].computing,
+            "scheduling": medians[engine].scheduling,
+            "tasks": profiles[engine].tasks,
+        }
+        for engine in ENGINES
     }
     output.result({**figures, "rounds": rounds, "difference": differs})
     sys.exit(1 if differs else 0)
@@ -142,21 +149,14 @@ def _median(runs: list[Run]) -> Run:
     return next(run for run in runs if run.seconds == middle)
 
 
-def _figures(run: Run) -> dict[str, float]:
-    figures = asdict(run)
-    del figures["results"], figures["output"]
-    return figures
-
-
 def _rows(medians: dict[str, Run], profiles: dict[str, Run]) -> list[list[str]]:
-    threads = os.cpu_count() or 1
     parts = {
         "the script": [run.seconds for run in medians.values()],
         "  outside of compute": [run.seconds - run.computing for run in medians.values()],
         "  Dask: graphs": [run.computing - run.scheduling for run in medians.values()],
         "  running the graphs": [run.scheduling for run in medians.values()],
-        f"    functions, over {threads} cores *": [
-            run.tasks / threads for run in profiles.values()
+        f"    functions, over {CPU_COUNT} cores *": [
+            run.tasks / CPU_COUNT for run in profiles.values()
         ],
     }
     return [[name, *map(_time, values)] for name, values in parts.items()]

@@ -13,7 +13,7 @@ impl Relay {
     pub(super) fn connected(&mut self, who: Neighbour, out: &mut Effects) {
         if let Neighbour::Worker(worker) = who {
             self.avoided.remove(&u64::from(worker.0));
-            if Guard::Dead.holds() && self.gone.contains(u64::from(worker.0)) {
+            if Guard::Dead.holds() && self.is_gone(who) {
                 return;
             }
         }

@@ -156,7 +156,7 @@ lock: $(INSTALLED) ## write the lock files anew from pyproject.toml (ARGS=--upgr
 	$(VENV_PY) -m pip install --quiet uv==0.13.9
 	set -e; for lock in bootstrap dev demo peers guides coiled pythons oldest; do \
 		case $$lock in dev) from="--extra demo --extra cluster --extra ipython --group dev pyproject.toml";; \
-			demo) from="-c requirements/dev.lock --extra demo --extra cluster pyproject.toml requirements/demo.in";; peers|guides|pythons) from="-c requirements/dev.lock requirements/$$lock.in";; oldest) from="--no-deps requirements/oldest.in";; *) from=requirements/$$lock.in;; esac; \
+			demo) from="-c requirements/dev.lock --extra demo --extra cluster --group build pyproject.toml";; peers|guides|pythons) from="-c requirements/dev.lock requirements/$$lock.in";; oldest) from="--no-deps requirements/oldest.in";; *) from=requirements/$$lock.in;; esac; \
 		$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
 			--no-emit-index-url --custom-compile-command "make lock" $(ARGS) \
 			--output-file requirements/$$lock.lock $$from; \
@@ -177,11 +177,11 @@ $(INSTALLED): requirements/bootstrap.lock requirements/$(LOCK).lock | check-pyth
 
 $(BUILT): $(INSTALLED) $(RUST_SOURCES) pyproject.toml
 	@rm -f $(OPTIMISED)
-	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --profile $(PROFILE) --locked --features $(FEATURES)
+	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --profile $(PROFILE) --locked --group build --features $(FEATURES)
 	@touch $@
 
 $(OPTIMISED): $(INSTALLED) $(RUST_SOURCES) pyproject.toml
-	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --profile dist --locked --features testing
+	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --profile dist --locked --group build --features testing
 	@touch $(BUILT) $@
 
 $(VENV)-dask-%/installed.stamp: $(BUILT) tests/conformance/other_dask.py

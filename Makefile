@@ -37,7 +37,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo run-demo wheels test test-rust test-python test-wheels test-pythons test-ray test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-scaling bench-builds \
+.PHONY: help demo run-demo wheels test test-rust test-python test-wheels test-pythons test-ray test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-scaling bench-builds bench-readme \
 	fuzz soak lines \
 	build build-optimised lint fmt lock clean check-python check-cargo
 
@@ -122,6 +122,10 @@ bench-scaling: $(OPTIMISED) ## run the workloads of Dask's scaling report on Tre
 
 bench-builds: $(OPTIMISED) ## compare this build with that of another checkout, in turns (ARGS: its path)
 	$(VENV_PY) bench/builds/run.py $(ARGS)
+
+bench-readme: $(OPTIMISED) ## measure all figures of the README in one run of this commit, and write them
+	$(PIP_INSTALL) -r requirements/peers.lock
+	$(VENV_PY) bench/readme.py $(ARGS)
 
 soak: ## simulate clusters with faults, as many seeds as fit (ARGS="--minutes 10")
 	cargo run --release --locked -p treadle-sim -- $(or $(ARGS),--minutes 10)

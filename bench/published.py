@@ -38,8 +38,7 @@ def steps(to: Path) -> dict[str, tuple[Step, ...]]:
         return Step(name, command, minutes, (*command, "--quick"))
 
     local = ("local/run.py", "--json", str(to / "local.json"))
-    for name in ("array_sum", "processes", "plots"):
-        local += ("--only", name)
+    local += ("--only", "array_sum", "processes", "plots")
     points = ("--json", str(to / "scaling.json"))
     simulated = ("scaling/simulated.py", "--json", str(to / "simulated.json"))
     sparse = ("scaling/sparse_tasks.py", "--json", str(to / "sparse.json"))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from dask._task_spec import Task, TaskRef
 
 import clusters
-from figures import Figure, Samples
+from figures import Figure, interleave
 from work import add, inc
 
 _numbers = iter(range(1 << 60))
@@ -71,7 +72,8 @@ def reduced_in_the_loop(client: Any, leaves: int) -> float:
 
     start = time.perf_counter()
     futures = client.map(inc, range(leaves), pure=False)
-    pending = as_completed(futures)
+    with client.as_current():
+        pending = as_completed(futures)
     waiting: list[Any] = []
     tasks = leaves
     alive = leaves
@@ -90,18 +92,23 @@ def reduced_in_the_loop(client: Any, leaves: int) -> float:
     raise AssertionError("the reduction ended early")
 
 
-SHAPES: tuple[tuple[str, Callable[[Any, int], float], int, int], ...] = (
-    ("tree reduction, prebuilt", prebuilt(tree), 1 << 15, 1 << 10),
-    ("nearest neighbours, 50 steps, prebuilt", prebuilt(lambda n: neighbours(n, 50)), 1000, 30),
-    ("tree reduction, `as_completed().batches()`", reduced_in_the_loop, 1 << 13, 1 << 9),
-)
+# Leaves, or places: of all engines.
+SHAPES: tuple[tuple[str, Callable[[Any, int], float], int, bool], ...] = (
+    ("tree reduction of 8,191 tasks, prebuilt", prebuilt(tree), 1 << 12, True),
+    ("nearest neighbours, 50 steps of 100, prebuilt", prebuilt(lambda n: neighbours(n, 50)), 100, True),
+    ("tree reduction of 2,047 tasks, `as_completed().batches()`", reduced_in_the_loop, 1 << 10, False),
+)  # fmt: skip
 
 
 def measure(quick: bool) -> Iterator[Figure]:
-    for what, run, ours, theirs in SHAPES:
-        values: dict[str, list[float]] = {}
-        for name, size in (("treadle", ours // 4 if quick else ours), ("distributed", theirs)):
-            with clusters.CLIENTS[name]() as client:
-                run(client, max(8, size // 16))
-                values[name] = [run(client, size) for _ in range(3)]
-        yield Samples(values).against(what, "treadle", ["distributed"], 50, unit="tasks/s")
+    with clusters.beside() as clients:
+        for what, run, size, everywhere in SHAPES:
+            turns = {
+                name: partial(run, client, size // 4 if quick else size)
+                for name, client in clients.items()
+                if everywhere or name != "frisky"
+            }
+            samples = interleave(turns, 3)
+            yield samples.against(what, "treadle", ["distributed"], 50, unit="tasks/s")
+            if "frisky" in samples:
+                yield samples.against("the same", "treadle", ["frisky"], 10, unit="tasks/s")

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,21 @@ from dask._task_spec import Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
 import clusters
-from figures import Figure, time_of
+from figures import Figure, interleave, time_of
 from work import inc
 
 _numbers = iter(range(1 << 60))
 
 # Clients that do nothing.
 CROWD = 1_000
+# Of a chain, for all engines.
+STEPS = 500
+# Seconds that an element may take.
+ELEMENT = 300e-6
+
+
+def workers(client: Any) -> list[str]:
+    return list(client.scheduler_info(n_workers=-1)["workers"])
 
 
 def chain(client: Any, steps: int, workers: list[str] | None) -> float:
@@ -48,9 +57,10 @@ def chain(client: Any, steps: int, workers: list[str] | None) -> float:
 def round_trips(client: Any, count: int) -> float:
     """Median seconds of ``submit(...).result()``."""
     times = []
+    options = clusters.new_each_time(client)
     for number in range(count):
         start = time.perf_counter()
-        client.submit(inc, number, pure=False).result()
+        client.submit(inc, number, **options).result()
         times.append(time.perf_counter() - start)
     return statistics.median(times)
 
@@ -65,11 +75,9 @@ def elements(client: Any, count: int) -> dict[str, float]:
     part a quarter slower than in a loop of its own.
     """
     array = client.persist(da.arange(10_000, chunks=1000))
-    from distributed import wait
-
-    wait(array)
+    clusters.wait(client, array)
     times: dict[str, list[float]] = {"element": [], "building": [], "echoes": []}
-    with _echo() as ask:
+    with _echo() as ask, client.as_current():
 
         def get(*args: Any, **kwargs: Any) -> Any:
             built = _nothing(*args, **kwargs)
@@ -132,47 +140,57 @@ def _nothing(dsk: Any, keys: Any, **_: Any) -> Any:
 
 
 def measure(quick: bool) -> Iterator[Figure]:
-    count = 100 if quick else 500
+    count, rounds = (30, 3) if quick else (100, 5)
     found: dict[str, dict[str, float]] = {}
-    for name, open_engine in clusters.CLIENTS.items():
-        few = count if name == "treadle" else 30
-        steps = 1000 if name == "treadle" else 100
-        found[name] = here = {}
-        with open_engine() as client:
-            addresses = sorted(client.scheduler_info(n_workers=-1)["workers"])
-            round_trips(client, 10)
-            here["round trip"] = round_trips(client, few)
-            here |= elements(client, few)
-            if name == "treadle":
-                with _crowd(client, CROWD):
-                    crowded = elements(client, few)
-            here["across"] = statistics.median(chain(client, steps, addresses) for _ in range(5))
-        with open_engine(1) as client:
-            chain(client, 20, None)
-            here["chain"] = statistics.median(chain(client, steps, None) for _ in range(5))
-    ours, theirs = found["treadle"], found["distributed"]
-    for what, key, less, bar in (
-        ("a step of a chain of 1,000, one worker", "chain", "", 20e-6),
-        ("a step of a chain, each on the other worker", "across", "", 150e-6),
-        ("`submit(…).result()`, median", "round trip", "", 200e-6),
-        ("one element of a persisted array, beyond Dask's own part", "element", "building", 300e-6),
-    ):
-        measured = ours[key] - ours.get(less, 0.0)
-        peer = theirs[key] - theirs.get(less, 0.0)
-        yield Figure(
-            what,
-            time_of(measured) + (f" (and {time_of(ours[less])})" if less else ""),
-            f"distributed {time_of(peer)}",
-            f"{peer / measured:.0f} ×",
-            f"≤ {time_of(bar)}",
-            measured <= bar,
-            f"two bare echoes: {time_of(ours['echoes'] - ours[less])}" if less else "",
+    with clusters.beside() as clients:
+        trips = interleave({n: partial(round_trips, c, count) for n, c in clients.items()}, rounds)
+        chains = interleave(
+            {
+                name: partial(chain, client, STEPS, sorted(workers(client)))
+                for name, client in clients.items()
+                if name != "frisky"  # it takes no restrictions
+            },
+            rounds,
         )
-    alone, among = (times["element"] - times["building"] for times in (ours, crowded))
+        for name in ("treadle", "distributed"):
+            found[name] = elements(clients[name], count)
+        with _crowd(clients["treadle"], CROWD):
+            crowded = elements(clients["treadle"], count)
+    with clusters.beside(1) as clients:
+        alone = interleave({n: partial(chain, c, STEPS, None) for n, c in clients.items()}, rounds)
+    for what, samples, bar in (
+        (f"a step of a chain of {STEPS:,}, one worker", alone, 20e-6),
+        ("a step of a chain, each on the other worker", chains, 150e-6),
+        ("`submit(…).result()`, median", trips, 200e-6),
+    ):
+        measured = samples.median("treadle")
+        for peer in samples.values:
+            if peer != "treadle":
+                yield Figure(
+                    what,
+                    time_of(measured),
+                    f"{peer} {time_of(samples.median(peer))}",
+                    f"{samples.ratio(peer, 'treadle'):.3g} ×",
+                    f"≤ {time_of(bar)}",
+                    measured <= bar,
+                )
+                what = "the same"
+    ours, theirs = found["treadle"], found["distributed"]
+    measured, peer_takes = (one["element"] - one["building"] for one in (ours, theirs))
+    yield Figure(
+        "one element of a persisted array, beyond Dask's own part",
+        f"{time_of(measured)} (and {time_of(ours['building'])})",
+        f"distributed {time_of(peer_takes)}",
+        f"{peer_takes / measured:.0f} ×",
+        f"≤ {time_of(ELEMENT)}",
+        measured <= ELEMENT,
+        f"two bare echoes: {time_of(ours['echoes'] - ours['building'])}",
+    )
+    among = crowded["element"] - crowded["building"]
     yield Figure(
         f"the same beside {CROWD:,} idle connections",
         time_of(among),
-        ratio=f"{among / alone:.2f} ×",
+        ratio=f"{among / measured:.2f} ×",
         bar="≤ 1.2 × (flat)",
-        passed=among <= 1.2 * alone,
+        passed=among <= 1.2 * measured,
     )

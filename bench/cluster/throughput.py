@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import clusters
-from figures import MISSING, Figure, Samples
+from figures import MISSING, Figure, interleave
 from work import inc
+
+# How many times as many tasks a second as a peer.
+PEERS = {"distributed": 100, "ray": 50, "frisky": 10}
 
 
 def mapped(client: Any, count: int) -> float:
     """Tasks a second."""
-    from distributed import wait
-
     start = time.perf_counter()
-    futures = client.map(inc, range(count), pure=False)
-    wait(futures)
+    futures = client.map(inc, range(count), **clusters.new_each_time(client))
+    clusters.wait(client, futures)
     seconds = time.perf_counter() - start
     assert futures[-1].result() == count
     return count / seconds
@@ -31,28 +34,22 @@ def ray_mapped(ray: Any, count: int) -> float:
     return count / (time.perf_counter() - start)
 
 
-def rounds(
-    open_engine: Any, run: Callable[[Any, int], float], count: int, times: int
-) -> list[float]:
-    with open_engine() as engine:
-        run(engine, max(10, count // 20))
-        return [run(engine, count) for _ in range(times)]
-
-
 def measure(quick: bool) -> Iterator[Figure]:
-    ours = 20_000 if quick else 100_000
-    theirs = 1_000 if quick else 5_000
-    times = 3
-    samples = Samples(
-        {
-            "treadle": rounds(clusters.treadle, mapped, ours, times),
-            "distributed": rounds(clusters.distributed, mapped, theirs, times),
-        }
-    )
-    what = f"`client.map(inc, range({ours:,}))` and `wait`, 2 workers (peers: {theirs:,})"
-    yield samples.against(what, "treadle", ["distributed"], 100, unit="tasks/s")
-    if clusters.has_ray():
-        samples.values["ray"] = rounds(clusters.ray, ray_mapped, theirs, times)
-        yield samples.against("the same", "treadle", ["ray"], 50, unit="tasks/s")
-    else:
-        yield Figure("the same", MISSING, "ray is not installed", bar="≥ 50 ×")
+    count, many = (1_000, 20_000) if quick else (10_000, 100_000)
+    with contextlib.ExitStack() as stack:
+        clients = stack.enter_context(clusters.beside())
+        turns = {name: partial(mapped, client, count) for name, client in clients.items()}
+        if clusters.has("ray"):
+            turns["ray"] = partial(ray_mapped, stack.enter_context(clusters.ray()), count)
+        samples = interleave(turns, 3)
+        what = f"`client.map(inc, range({count:,}))` and `wait`, 2 workers"
+        for peer, least in PEERS.items():
+            if peer in samples:
+                yield samples.against(what, "treadle", [peer], least, unit="tasks/s")
+            else:
+                yield Figure(what, MISSING, f"{peer} is not installed", bar=f"≥ {least} ×")
+            what = "the same"
+    with clusters.treadle() as client:
+        alone = interleave({"treadle": partial(mapped, client, many)}, 3)
+    rate = alone.median("treadle")
+    yield Figure(f"`client.map(inc, range({many:,}))` and `wait`", f"{rate:,.0f} tasks/s")

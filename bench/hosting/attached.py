@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Iterator
 from typing import Any
 
+import clusters
 import workloads
-from figures import Figure, Samples, time_of
+from figures import Figure, time_of
 
 BAR = 0.9
 
 
 def measure(quick: bool) -> Iterator[Any]:
     label, setting = "naive", workloads.SETTINGS["naive"]
-    samples = Samples()
-    for _ in range(1 if quick else 3):
-        for engine in ("treadle", "attached"):
-            for what, seconds in workloads.on(engine, setting, 1 if quick else 3).items():
-                samples.values.setdefault(f"{engine} {what}", []).append(seconds)
-    ratios = []
-    for what in [*workloads.ARRAYS, *workloads.FRAMES]:
-        own, attached = f"treadle {what}", f"attached {what}"
-        ratios.append(samples.ratio(own, attached))
-        yield Figure(
-            f"{what} ({label}), attached",
-            time_of(samples.median(attached)),
-            f"own cluster {time_of(samples.median(own))}",
-            f"{ratios[-1]:.2f} ×",
-        )
-    mean = math.exp(statistics.fmean(map(math.log, ratios)))
+    ratios = {}
+    with (
+        clusters.treadle(*setting[:2], set_as_default=False) as own,
+        clusters.attached(*setting[:2], set_as_default=False) as attached,
+    ):
+        clients = {"own": own, "attached": attached}
+        for what, samples in workloads.on(clients, setting, 1 if quick else 5):
+            ratios[what] = samples.ratio("own", "attached")
+            yield Figure(
+                f"{what} ({label}), attached",
+                time_of(samples.median("attached")),
+                f"own cluster {time_of(samples.median('own'))}",
+                f"{ratios[what]:.2f} ×",
+            )
+    mean = workloads.mean_of(ratios)
     yield Figure(
-        f"all of these ({label}), geometric mean",
+        f"all of these but `create` ({label}), geometric mean",
         "",
         "own cluster",
         f"{mean:.2f} ×",

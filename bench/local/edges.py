@@ -15,7 +15,8 @@ import numpy as np
 
 import graphs
 import treadle
-from timing import Figure, interleave, us
+from figures import Figure
+from timing import interleave, us
 
 TASKS = 2_000
 READS = (1, 2, 5, 10, 20, 50, 100)
@@ -68,8 +69,8 @@ def measure(quick: bool) -> list[Figure]:
             Figure(
                 f"dense edges, {who}, per edge over bare loop",
                 f"{ratio:.2f} × ({us(edge[who])} over {us(edge['bare'])}; dask sync {us(edge['dask sync'])})",
-                "≤ 1 ×",
-                ratio <= 1,
+                bar="≤ 1 ×",
+                passed=ratio <= 1,
             )
         )
         # Least squares over all k is carried by the largest: compare what an edge costs there with
@@ -79,8 +80,8 @@ def measure(quick: bool) -> list[Figure]:
             Figure(
                 f"dense edges, {who}: per edge over bare loop from k = 50 to 100, relative to up to 50",
                 f"{relative:.2f} × (edges alone {bends[who]:.2f} ×, bare loop {bends['bare']:.2f} ×)",
-                "linear: ≤ 1.25 ×",
-                relative <= 1.25,
+                bar="linear: ≤ 1.25 ×",
+                passed=relative <= 1.25,
             )
         )
     return figures

@@ -22,9 +22,13 @@ from typing import Any
 
 import dask.local
 
+# It runs itself in processes of their own, which find only this folder.
+sys.path.append(str(Path(__file__).parent.parent))
+
 import graphs
 import treadle
-from timing import Figure, interleave, us
+from figures import Figure
+from timing import interleave, us
 
 SMALL = 10_000
 STATUS = Path("/proc/self/status")
@@ -98,16 +102,16 @@ def measure(quick: bool) -> list[Figure]:
                     f"{kind}, {n:,} tasks, {who}: per task over bare loop, relative to {SMALL:,} tasks",
                     f"{growth_:.2f} × ({large['ratio']:.2f} × bare, {us(large['seconds'])} a task; "
                     f"at {SMALL:,}: {small['ratio']:.2f} × bare, {us(small['seconds'])})",
-                    "≤ 1.5 ×",
-                    growth_ <= 1.5,
+                    bar="≤ 1.5 ×",
+                    passed=growth_ <= 1.5,
                 )
             )
             figures.append(
                 Figure(
                     f"{kind}, {n:,} tasks, {who}: engine memory a task",
                     f"{memory[who]:.0f} B (dask sync, {n // 10:,} tasks: {memory['dask sync']:.0f} B)",
-                    "≤ 150 B",
-                    memory[who] <= 150,
+                    bar="≤ 150 B",
+                    passed=memory[who] <= 150,
                 )
             )
     return figures

@@ -23,7 +23,8 @@ import numpy as np
 from dask._task_spec import convert_legacy_graph
 
 import treadle
-from timing import Figure, us
+from figures import Figure
+from timing import us
 
 OUT = Path(__file__).parent / "out"
 LAYERS = 5

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib
-import json
-import os
-import platform
 import sys
-import time
+from pathlib import Path
 
-import dask
-import numpy
+sys.path.append(str(Path(__file__).parent.parent))
 
-from timing import Figure
+from report import machine, parser, report
 
 MODULES = (
     "per_task",
@@ -23,49 +17,9 @@ MODULES = (
     "million",
     "parallel",
     "processes",
+    "pipelines",
     "plots",
 )
 
-
-def row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="fewer rounds and smaller graphs, to try a change"
-    )
-    parser.add_argument(
-        "--only",
-        metavar="NAME",
-        action="append",
-        choices=MODULES,
-        help=f"one of {', '.join(MODULES)}",
-    )
-    parser.add_argument("--json", metavar="FILE", help="also write the figures to FILE")
-    args = parser.parse_args()
-
-    print(
-        f"Python {platform.python_version()}, dask {dask.__version__}, numpy {numpy.__version__}, "
-        f"{os.cpu_count()} cores ({platform.machine()}), load {os.getloadavg()[0]:.1f}\n"
-    )
-    print(row("figure", "measured", "bar", "verdict"))
-    print(row("---", "---", "---", "---"), flush=True)
-    figures: list[Figure] = []
-    start = time.perf_counter()
-    for name in args.only or MODULES:
-        for figure in importlib.import_module(name).measure(args.quick):
-            figures.append(figure)
-            print(row(figure.what, figure.measured, figure.bar, figure.verdict), flush=True)
-    missed = sum(f.passed is False for f in figures)
-    print(
-        f"\n{len(figures)} lines, {missed} missed; load now {os.getloadavg()[0]:.1f}; {time.perf_counter() - start:.0f} s"
-    )
-    if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump([f.as_dict() for f in figures], file, indent=1, ensure_ascii=False)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    report(parser(__doc__, MODULES).parse_args(), machine())

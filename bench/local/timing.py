@@ -7,27 +7,10 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 Run = Callable[[], Any]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One line of the table. ``passed`` is None where the line only informs."""
-
-    what: str
-    measured: str
-    bar: str = ""
-    passed: bool | None = None
-
-    @property
-    def verdict(self) -> str:
-        return "" if self.passed is None else "met" if self.passed else "**missed**"
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)

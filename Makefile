@@ -21,8 +21,8 @@ BUILT := $(VENV)/built.stamp
 FEATURES := $(if $(filter dev,$(PROFILE)),simulated,testing)
 # The same as it is installed: link-time optimisation takes minutes, and is for what is measured.
 OPTIMISED := $(VENV)/optimised.stamp
-# The Pythons whose wheels are tried often: the oldest, the one of all other tests, the newest.
-OFTEN := 3.10 3.11 3.15
+# The Pythons whose wheels are tried often: the one of all other tests, whose build is there, the oldest, the newest.
+OFTEN := 3.11 3.10 3.15
 # The environment with the release of Dask that DASK names.
 OTHER := $(if $(DASK),$(VENV)-dask-$(DASK))
 CONFORMANCE_PY := $(if $(DASK),$(OTHER)/bin/python,$(VENV_PY))

@@ -26,12 +26,14 @@ OUT = ROOT / "bench" / "out" / "readme"
 MEASURED = ROOT / "docs" / "measured.json"
 PAGES = (ROOT / "README.md", ROOT / "docs" / "measured.md")
 BEGIN, END = "<!-- figures of bench/readme.py -->", "<!-- end of figures -->"
+# What is measured.
+CODE = ("Cargo.lock", "Cargo.toml", "bench", "crates", "proto", "python", "requirements")
 PEERS = ("dask", "distributed", "ray", "frisky", "ipyparallel", "grpcio", "numpy", "pandas")
 
 # Folders of `bench`, their modules, and the minutes that these may take.
 PROGRAMS = {
     "local": (("per_task", "pipelines"), 15),
-    "cluster": (("throughput", "latency", "workloads"), 25),
+    "cluster": (("throughput", "graphs", "latency", "workloads"), 30),
     "transfer": (("loopback", "tls", "same_host"), 15),
     "broadcast": (("notebook",), 20),
     "shuffle": (("table", "indexed", "keyed"), 30),
@@ -170,7 +172,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
     args = parser.parse_args()
     if not args.write:
-        if not args.quick and git("status", "--porcelain", "--untracked-files=no"):
+        if not args.quick and git("status", "--porcelain", *CODE):
             sys.exit("Commit your changes first: the tables name the commit that was measured.")
         print(f"{machine()}; at most {sum(PROGRAMS[name][1] for name in args.only)} min:")
         measured = measure(args.only, args.quick)

@@ -55,8 +55,12 @@ def build(version: str, architecture: str) -> Path:
 
 
 def build_here(version: str, interpreter: Path, profile: str) -> Path:
-    """Build a wheel for tests on this machine."""
+    """Build a wheel for tests on this machine, unless it is there and newer than all sources."""
     target = f"{platform.machine()}-unknown-linux-gnu"
+    for wheel in HERE.glob(_name(version, target)):
+        if wheel.stat().st_mtime > _changed():
+            print(f"{wheel.name} is there", flush=True)
+            return wheel
     features = "simulated" if profile == "dev" else "testing"
     options = ("--profile", profile, "--features", features, "--compatibility", "linux")
     return _built(str(interpreter), version, target, HERE, *options)
@@ -69,11 +73,27 @@ def _built(interpreter: str, version: str, target: str, folder: Path, *options: 
         *(PROGRAMS / "maturin", "build", "--locked", "--strip", "--out", folder),
         *("--interpreter", interpreter, *options),
     )
-    architecture = target.partition("-")[0]
-    (wheel,) = folder.glob(f"*-cp{version.replace('.', '')}-*{architecture}.whl")
+    (wheel,) = folder.glob(_name(version, target))
     size = wheel.stat().st_size / 1e6
     print(f"{wheel.name}: {size:.1f} MB in {time.monotonic() - started:.0f} s", flush=True)
     return wheel
+
+
+def _name(version: str, target: str) -> str:
+    return f"*-cp{version.replace('.', '')}-*{target.partition('-')[0]}.whl"
+
+
+def _changed() -> float:
+    """When a source of the wheels changed last."""
+    known = subprocess.run(
+        ["git", "ls-files", "-z", "crates", "proto", "python", "Cargo.*", "pyproject.toml"],
+        check=True,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    paths = (ROOT / name for name in known.stdout.split("\0") if name)
+    return max(path.stat().st_mtime for path in paths if path.exists())
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 The oldest Python has the oldest Dask that is supported (requirements/oldest.lock), the newest has the
 locked one. Where an interpreter cannot be had (packaging/interpreters.py), a line says so. Each has an
 environment of its own, .venv-tests-VERSION, and a wheel of the debug profile: what `cargo test` has
-compiled in target/debug is used again.
+compiled in target/debug is used again, and so is a wheel that `make test-wheels PROFILE=dev` has made.
 
 Arguments are versions of Python in place of these two: `tests/pythons.py 3.12`.
 """

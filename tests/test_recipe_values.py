@@ -8,6 +8,7 @@ import fractions
 import functools
 import operator
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -21,6 +22,14 @@ from dask.utils import funcname, key_split
 from recipe_support import Colour, Future, Number, Pair, Point, Text, arguments, run
 
 from treadle import _core
+
+
+def named(value: object) -> str:
+    """The name of a test: the same in each process, so that several can share the tests."""
+    if isinstance(value, set | frozenset):
+        return f"{type(value).__name__}({sorted(map(repr, value))})"
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+
 
 # Keys
 
@@ -55,7 +64,7 @@ KEYS = [
 ]
 
 
-@pytest.mark.parametrize("key", KEYS, ids=repr)
+@pytest.mark.parametrize("key", KEYS, ids=named)
 def test_a_key_comes_back(key):
     back = _core._decode_key(_core._encode_key(key))
     assert back == key
@@ -77,7 +86,7 @@ def test_a_key_comes_back(key):
         (("x", 1), ("x", True), ("x", 1.0), ("x", np.int64(1)), Pair("x", 1)),
         (b"x", np.bytes_(b"x")),
     ],
-    ids=repr,
+    ids=named,
 )
 def test_equal_keys_are_equal_bytes(equal):
     assert len(set(equal)) == 1
@@ -124,7 +133,7 @@ PLAIN = [
 ]
 
 
-@pytest.mark.parametrize("value", PLAIN, ids=repr)
+@pytest.mark.parametrize("value", PLAIN, ids=named)
 def test_plain_values_come_back(value):
     encoded = _core._encode_value(value, 1024)
     assert b"\x80\x05" not in encoded, "natively"
@@ -156,7 +165,7 @@ def test_plain_values_come_back(value):
         pd.Timestamp("2020"),
         ...,
     ],
-    ids=repr,
+    ids=named,
 )
 def test_other_small_values_come_back(value):
     back = _core._decode_value(_core._encode_value(value, 1024))
@@ -239,7 +248,7 @@ DATA = [
 ]
 
 
-@pytest.mark.parametrize("value", DATA, ids=repr)
+@pytest.mark.parametrize("value", DATA, ids=named)
 def test_data_is_encoded_as_any_value(value):
     assert _core._encode_data(value, 1024) == _core._encode_value(value, 1024) is not None
 
@@ -269,7 +278,7 @@ class Array(np.ndarray):
         pd.DataFrame({"a": range(3)}),
         Huge(),
     ],
-    ids=repr,
+    ids=named,
 )
 def test_what_is_more_than_data_has_no_encoding_as_data(value):
     assert _core._encode_data(value, 1024) is None
@@ -415,7 +424,7 @@ SCALARS = [
 ]
 
 
-@pytest.mark.parametrize("value", SCALARS, ids=repr)
+@pytest.mark.parametrize("value", SCALARS, ids=named)
 def test_a_scalar_of_numpy_is_written_as_its_pickle(value):
     pickled = pickle.dumps(value, protocol=5)
     encoded = _core._encode_value(value, 1024)

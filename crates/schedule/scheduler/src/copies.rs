@@ -374,6 +374,7 @@ impl Scheduler {
             }
         }
         let known = self.tasks[id].inputs.iter().any(|e| e.task == input.task);
+        // If it was listed as a holder of the input, it is none.
         if known && self.tasks[input.task].attempt == input.attempt {
             self.lose_copy(input.task, worker, effects);
         }

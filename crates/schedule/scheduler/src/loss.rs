@@ -106,6 +106,7 @@ impl Scheduler {
     }
 
     pub(crate) fn lose_worker(&mut self, worker: WorkerId, cause: Cause, effects: &mut Effects) {
+        // Both look the worker up in the table, so before it leaves that.
         let assigned = self.assigned_to(worker);
         let suspects = match cause {
             Cause::Drained => BTreeMap::new(),

@@ -119,6 +119,7 @@ impl Scheduler {
             return;
         }
         self.weigh(id);
+        // Before what is no value is weighed: reading that frees no memory of a worker.
         let creator = self.weights.total == 0;
         self.weigh_located(id);
         self.tasks[id].flags.put(Flags::CREATOR, creator);

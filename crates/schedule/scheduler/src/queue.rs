@@ -77,6 +77,7 @@ impl Queue {
                 (Some(entry), None) | (None, Some(Reverse(entry))) => *entry,
                 (None, None) => return None,
             };
+            // Where no entry is dead, the task need not be looked at.
             if self.entries() == self.live || alive(&entry) {
                 return Some(entry);
             }
@@ -147,6 +148,7 @@ impl Queue {
         let mut entries: Vec<_> = self.run.drain(..).collect();
         entries.extend(self.heap.drain().map(|Reverse(entry)| entry));
         entries.sort_unstable();
+        // A task that left and came back has two entries.
         entries.dedup();
         entries
     }

@@ -149,6 +149,7 @@ impl Scheduler {
                 } else {
                     self.late += 1;
                 }
+                // The attempt is over, so nobody else would have the value dropped.
                 if kept {
                     Self::tell(effects, worker, Command::Release(object));
                 }

@@ -74,6 +74,7 @@ impl Scheduler {
                     Some(constraint) => classes[constraint as usize],
                     None => ClassId::NONE,
                 };
+                // Users give a higher number to what is more urgent, and here the lowest comes first.
                 let user = options.priority.saturating_neg();
                 self.least_urgent = self.least_urgent.max(user);
                 let task = &mut self.tasks[id];

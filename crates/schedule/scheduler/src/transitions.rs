@@ -67,6 +67,7 @@ impl Scheduler {
         }
         let task = &mut self.tasks[id];
         task.missing = missing;
+        // Without `enter`: the task waits already, and only the numbers change.
         task.phase = Phase::Waiting { near, here };
         if missing == 0 {
             self.work.ready.push(Entry {
@@ -99,6 +100,7 @@ impl Scheduler {
         duration: Duration,
         effects: &mut Effects,
     ) {
+        // `end_run` clears the flag.
         let kept_here = self.tasks[id].flags.has(Flags::KEEP);
         self.end_run(id, None);
         self.moved();
@@ -119,6 +121,7 @@ impl Scheduler {
             },
         );
         self.story.add_run(id, duration, value.nbytes);
+        // Once the phase has changed: only then the attempt counts as over.
         self.trim_sent(worker);
         let task = &mut self.tasks[id];
         let mut recipe = None;

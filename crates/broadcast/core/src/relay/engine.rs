@@ -146,6 +146,7 @@ impl Relay {
                 let cast = id;
                 out.push(Effect::Stop { cast, interrupt });
             }
+            // `try_run` ends it below. `start` passes over what is not ready.
             Some(Own::Ready) => cast.own = Some(Own::Waiting),
             _ => {}
         }

@@ -96,6 +96,7 @@ impl Relay {
                     for parent in &mut cast.parents {
                         parent.asked.remove(engine);
                     }
+                    // The scheduler tells parents that it is gone. What waited for its result goes up now.
                     session.dirty.insert(id.number);
                 }
             }

@@ -48,9 +48,11 @@ impl Relay {
         }
         let session = self.sessions.entry(id.session).or_default();
         (session.heard, session.asks) = (self.now, 0);
+        // This holds whether the offer is refused below or not.
         self.settle(id.session, &offer.settled.0, out);
         let session = self.sessions.get_mut(&id.session).expect("it is there");
         if Guard::Once.holds() && session.settled.contains(id.number) {
+            // Who offers this has not heard it.
             let settled = Settled(session.settled.clone());
             let session = id.session;
             out.send(from, Message::Settled { session, settled });

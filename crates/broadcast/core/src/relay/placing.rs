@@ -344,6 +344,7 @@ impl Relay {
         for placement in &mut cast.deferred {
             placement.members = placement.members.difference(members);
         }
+        // Who asks for them again has them tried anew.
         cast.failed.retain(|&member, _| !members.contains(member));
         for parent in &mut cast.parents {
             let asked = parent.asked.intersection(members);

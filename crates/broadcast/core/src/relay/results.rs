@@ -42,6 +42,7 @@ impl Relay {
             is_late |= known.settled.contains(result.number);
             heard.push(result);
         }
+        // Who sends this keeps it, as it has not heard that it is settled.
         if is_late {
             let settled = Settled(known.settled.clone());
             out.send(from, Message::Settled { session, settled });

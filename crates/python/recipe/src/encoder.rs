@@ -205,6 +205,7 @@ impl Encoder {
             .by_identity
             .get(&(object.as_ptr() as usize))
             .map(|known| (known.guard.clone(), known.number));
+        // To look whether it holds runs Python, so the lock was let go.
         let Some((guard, number)) = found else {
             return Ok(None);
         };

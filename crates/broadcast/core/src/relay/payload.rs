@@ -208,6 +208,7 @@ impl Relay {
         out.push(Effect::StorePayload(id));
         if self
             .cast(id)
+            // Otherwise the other one would go on sending pieces.
             .is_some_and(|cast| cast.payload.source != Some(from))
         {
             self.stop_source(id, out);

@@ -54,6 +54,7 @@ impl Relay {
             let Some(child) = cast.child(from) else {
                 continue;
             };
+            // One that was passed over may still bring results of those that were taken from it.
             let engines = result.engines.intersection(&child.asked);
             let engines = engines.intersection(&cast.waiting);
             self.learn(id, engines, result.outcome, out);

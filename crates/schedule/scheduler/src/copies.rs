@@ -67,6 +67,7 @@ impl Scheduler {
             attempt: task.attempt,
             purpose,
         };
+        // A copy that was awaited there already serves this purpose from now on.
         let before = self.copies.pending.insert((id, to), copying);
         self.count_drain(before, false);
         self.count_drain(Some(copying), true);

@@ -89,6 +89,7 @@ impl Scheduler {
             if self.feed_once(worker, effects) {
                 self.feed_run(worker, effects);
             } else if !self.steal_queued(worker) {
+                // What others are asked for comes later.
                 self.steal_sent(worker, effects);
                 break;
             }
@@ -297,6 +298,7 @@ impl Scheduler {
             false => at.least_urgent,
         };
         at.least_urgent = least.max(task.priority.user);
+        // The attempt that begins below.
         at.sent.push_back(ObjectId::new(id, task.attempt.next()));
         if task.flags.has(Flags::CREATOR) && !self.learnt.is_small(task.function) {
             (at.created, at.relieved) = (self.now, false);

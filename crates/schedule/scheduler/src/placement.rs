@@ -57,6 +57,7 @@ impl Weights {
                 self.workers.push(worker);
             }
             self.by_worker[index] += nbytes;
+            // A host counts once, however many of its workers have the value.
             if seen.contains(&host) {
                 continue;
             }

@@ -67,6 +67,7 @@ impl Queue {
     /// The most urgent task, which stays.
     pub(crate) fn peek(&mut self, alive: impl Fn(&Entry) -> bool) -> Option<Entry> {
         if self.live == 0 {
+            // Only dead entries are left.
             self.run.clear();
             self.heap.clear();
             return None;

@@ -33,6 +33,7 @@ impl Scheduler {
         }
         if let Some(at) = self.workers.get_mut(worker) {
             at.heard = self.now;
+            // Health is told by the clock, whether tasks get on or not.
             if !matches!(report, Report::Health { .. }) {
                 at.moved = self.now;
             }

@@ -18,6 +18,7 @@ impl Scheduler {
     /// A released task is needed: it waits for its inputs, and those that were released are needed
     /// in turn.
     pub(crate) fn activate(&mut self, first: TaskId) {
+        // Not by recursion: chains are longer than the stack is deep.
         let mut more = Vec::new();
         let mut next = Some(first);
         while let Some(id) = next {

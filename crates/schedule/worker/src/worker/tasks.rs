@@ -37,6 +37,7 @@ impl Worker {
             sources.push(source);
         }
         let priority = assignment.priority;
+        // After all inputs were looked for: a task that is refused leaves nothing behind.
         let slot = self.objects.insert(object, State::Vacant);
         let mut missing = 0;
         for (input, source) in assignment.inputs.iter().zip(&mut sources) {

@@ -134,6 +134,7 @@ impl Tree {
 fn levels(members: u64, degree: u64) -> u64 {
     let below = members.saturating_sub(1);
     if degree == 1 {
+        // The loop would take as many steps as the chain has members.
         return below;
     }
     let (mut levels, mut width, mut room) = (0, 1_u64, 0_u64);

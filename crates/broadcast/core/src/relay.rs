@@ -325,6 +325,7 @@ impl Relay {
     /// The id of the node's engine; of a top, none that a worker has.
     fn id(&self) -> u64 {
         let engine = self.engine.as_ref();
+        // `Runs` says where a range ends, which is one more.
         engine.map_or(u64::MAX - 1, |engine| u64::from(engine.member.worker.0))
     }
 

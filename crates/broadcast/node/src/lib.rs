@@ -500,6 +500,7 @@ impl Inner {
         // Memory of others: dropping it may take other locks.
         drop(deferred.garbage);
         if let Some(due) = due {
+            // The leader would sleep past it.
             let is_late = lock(&self.wakes).is_some_and(|wakes| due < wakes);
             if is_late {
                 self.wake();

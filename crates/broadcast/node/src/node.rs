@@ -156,6 +156,7 @@ impl Node {
         if self.over {
             return Ok(());
         }
+        // Events that effects cause wait until all effects of this one are done: they are in order.
         let mut later = VecDeque::new();
         let now = self.now();
         let outcome = self.relay.handle(event, now, &mut self.effects);
@@ -343,6 +344,7 @@ impl Node {
         let number = self.relay.next_number();
         let size = payload.len() as u64;
         let cast = CastId { session, number };
+        // First, since the event sends it.
         self.store.own(cast, payload);
         self.purposes.insert(number, purpose);
         let event = Event::Cast {
@@ -436,6 +438,7 @@ impl Node {
             if is_first {
                 self.handle(Event::Connected(link.who), deferred);
             }
+            // What came earlier was left, as the connection carried no messages.
             self.take(link.key(), deferred);
         }
     }
@@ -457,6 +460,7 @@ impl Node {
 
     /// Takes what has come on a connection.
     pub(super) fn take(&mut self, key: usize, deferred: &mut Deferred) {
+        // Looked up each time: what was heard may have closed it.
         while let Some(link) = self.links.by_key(key) {
             match self.links.take(link, &mut self.store) {
                 Ok(Some(received)) => {

@@ -94,6 +94,7 @@ pub(super) fn turn(
             .map_or(now + look, |due| due.min(now + look))
             // However late it is: others may have spoken in time.
             .max(now + GLANCE);
+        // Under the node's lock: an event after this sees it, and wakes the leader if it is due earlier.
         *lock(&inner.wakes) = Some(wakes);
         limit.map_or(wakes, |limit| wakes.min(limit))
     };

@@ -18,6 +18,8 @@ pub const MOST_LISTED: u64 = 1 << 24;
 #[derive(Debug, Default)]
 pub struct Column {
     bytes: Vec<u8>,
+    // A column is written in one way: of differences this is the entry before, of sparse entries the zeros
+    // before the next one, of names where the last one begins.
     last: u64,
 }
 

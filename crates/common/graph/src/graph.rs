@@ -286,6 +286,7 @@ impl Batch<'_> {
         }
         let mut from = self.edges as u32;
         for readers in &mut graph.readers[new_readers..] {
+            // `to` is where the next reader goes, until all are there.
             let count = core::mem::replace(&mut readers.to, from);
             readers.from = from;
             from += count;
@@ -302,6 +303,7 @@ impl Batch<'_> {
                 readers.to += 1;
             }
         }
+        // To drop it would take its tasks back.
         core::mem::forget(self);
         range
     }

@@ -73,6 +73,7 @@ impl Writer {
             line.truncate(whole.unwrap_or(0));
             line.push_str(" …");
         }
+        // First: the thread that writes must not take a line off the count before it is on it.
         let mut counts = lock(&self.state.counts);
         match self.lines.try_send(line) {
             Ok(()) => counts.waiting += 1,

@@ -203,6 +203,7 @@ fn targets(left: u64, usages: &[Usage]) -> Vec<u64> {
     wanted.sort_unstable();
     let count = wanted.len() as u64;
     let mut rest = spare;
+    // The least first: what it leaves of its share goes to those that want more.
     for (&(keeps, who), others) in wanted.iter().zip((1..=count).rev()) {
         let wants = keeps.saturating_add(spare / GROWTH / count);
         let gets = wants.min(rest / others);

@@ -49,6 +49,7 @@ impl Pool {
         let current = GLOBAL.load(Ordering::Acquire);
         // SAFETY: what is stored below is never freed.
         if let Some(pool) = unsafe { current.as_ref() }
+            // A forked child makes its own: a thread of the parent may have held the lock of this one.
             && pool.is_ours()
         {
             return pool;

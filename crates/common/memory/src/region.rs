@@ -176,6 +176,7 @@ fn gap(len: usize) -> *mut c_void {
         )
     };
     reserved.map_or(std::ptr::null_mut(), |start| {
+        // Somebody else may map there before the caller does: the address is a hint.
         drop(Region::new(start.cast(), len + alignment));
         start.map_addr(|start| start.next_multiple_of(alignment))
     })

@@ -326,6 +326,7 @@ impl Segments {
             // The pages that the file has are not in the page table of a new mapping.
             None => (memfd::map_to_write(file.as_fd(), class)?, 0),
         };
+        // Placing pages takes long. No lock is held: the segment is in no list now.
         if wanted > mapped {
             memfd::populate(&region, file.as_fd(), mapped..wanted)?;
         }

@@ -57,6 +57,7 @@ impl Clock {
     fn beat(&self, raw: impl Fn() -> u64) {
         self.now(&raw);
         let now = raw();
+        // A stop between the two looks is left for the next one to note.
         if now <= self.seen.load(Ordering::SeqCst).saturating_add(nanos(STOP)) {
             self.seen.fetch_max(now, Ordering::SeqCst);
         }

@@ -220,6 +220,7 @@ impl Leadership {
                 return Ok(Some(self.begin(state, false)));
             }
             let following = self.follow(state);
+            // Asked once it follows: who made it so before did not know whom to unpark.
             let mut is_done = done();
             if !is_done {
                 park_timeout(wait.look());

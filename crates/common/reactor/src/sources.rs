@@ -271,6 +271,7 @@ impl Sources {
             .get_mut(&token.0)
             .map(|entry| std::mem::replace(&mut entry.source, source));
         drop(registry);
+        // Without the lock: what a source holds may come back here when it is dropped.
         drop(old);
     }
 

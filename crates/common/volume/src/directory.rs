@@ -105,6 +105,7 @@ pub fn remove_directory(path: &Path) {
     let doomed = name.and_then(|name| {
         let (name, _) = name.rsplit_once('-')?;
         let random = RandomState::new().hash_one(name);
+        // Of the same form: should this process end now, the next one finds it.
         Some(path.with_file_name(format!("{name}-{random:016x}")))
     });
     let path = match doomed {

@@ -163,6 +163,7 @@ impl File {
             .and_then(|()| if sync { opened.sync() } else { Ok(()) });
         match written {
             Ok(()) => {
+                // After the bytes: who sees the new length may read them.
                 length.store(start + needed, Ordering::Release);
                 volume.works(*place);
                 Ok(start..start + needed)

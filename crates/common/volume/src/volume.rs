@@ -192,6 +192,7 @@ impl Shared {
             self.failed(place, &error);
             error
         })?;
+        // Before there is a `File`: dropping one takes it out of the books.
         self.books().made(place);
         let file = File::new(Arc::clone(self), place, path);
         fill(&file, &*opened)?;

@@ -211,6 +211,7 @@ impl Job {
         }
         turn.recruits = 0;
         if turn.next.is_none() {
+            // Where no threads are needed, none was counted.
             state.working = state.working.saturating_sub(usize::from(more));
         } else {
             let missing = state.limit.saturating_sub(state.working);
@@ -459,6 +460,7 @@ impl<'a, 'py> Loader<'a, 'py> {
         }
         let mut run = Run::new(graph);
         let mut effects = Effects::default();
+        // First: what is wanted is planned around what is known.
         for task in run.graph().tasks().collect::<Vec<_>>() {
             if self.values[task.index()].is_some() {
                 run.handle(Event::Known(task), &mut effects)

@@ -256,6 +256,7 @@ impl Team {
     fn note_failure(&self, failure: PyErr) {
         self.job.stop();
         let mut first = lock(&self.failure);
+        // To drop an exception may run Python, so it comes after the lock.
         let late = if first.is_none() {
             first.replace(failure)
         } else {

@@ -206,6 +206,7 @@ impl Recorder {
         #[cfg(target_os = "linux")]
         {
             let lookups = self.lock().transfers.clone();
+            // Lookups take the locks of connections, for which nobody waits while attached.
             let ended = py.detach(|| {
                 let look = |lookup: &Arc<Mutex<Lookup>>| lock(lookup)();
                 lookups.iter().filter_map(look).collect::<Vec<_>>()

@@ -16,6 +16,7 @@ pub fn generation() -> u64 {
 }
 
 extern "C" fn in_child() {
+    // A child begins with one thread: nobody reads it meanwhile.
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -45,6 +46,7 @@ pub fn end_child(py: Python<'_>, status: i32) -> ! {
 pub fn end_returned(py: Python<'_>, what: &str, raised: Option<PyErr>) -> ! {
     use pyo3::exceptions::PySystemExit;
     let status = match raised {
+        // To print it would end the process here, with the parent's exit handlers.
         Some(error) if error.is_instance_of::<PySystemExit>(py) => {
             let code = error.value(py).getattr("code").ok();
             match code {

@@ -61,6 +61,7 @@ fn hash(kind: u32, frames: &[Bytes]) -> u128 {
 /// Whether frames are still those that an encoded key names: somebody may have written to the object
 /// whose memory they view.
 pub fn is_intact(encoded_key: &[u8], kind: u32, frames: &[Bytes]) -> bool {
+    // The hash of its owner may follow.
     let is_named = |name: &String| name.starts_with(&key(hash(kind, frames)));
     matches!(Value::from_bytes(encoded_key), Ok(Value::Str(name)) if is_named(&name))
 }

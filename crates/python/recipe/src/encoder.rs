@@ -109,6 +109,7 @@ impl Encoder {
     /// earlier, that no recipe has that is still to be sent.
     pub fn withdraw(&self, numbers: Vec<u32>) -> Vec<u32> {
         let set: HashSet<u32> = numbers.iter().copied().collect();
+        // Objects are dropped after the lock, since that may run Python.
         let (free, _forgotten) = {
             let tables = &mut *self.lock();
             for number in &numbers {
@@ -204,6 +205,7 @@ impl Encoder {
             .by_identity
             .get(&(object.as_ptr() as usize))
             .map(|known| (known.guard.clone(), known.number));
+        // To look whether it holds runs Python, so the lock was let go.
         let Some((guard, number)) = found else {
             return Ok(None);
         };

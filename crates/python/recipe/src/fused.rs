@@ -111,6 +111,7 @@ impl<'py> Submission<'_, 'py> {
         let steps = input_kinds.iter().chain(&kinds);
         let steps = steps.filter(|kind| **kind == InnerNode::Step).count();
         if steps > 0 {
+            // Steps are locals of this task: its bytes are no constant.
             self.task.references += 1;
             self.task.bytes.push(tag::PROGRAM);
             put_varint(steps as u64, &mut self.task.bytes);

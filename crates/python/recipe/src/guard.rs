@@ -85,6 +85,7 @@ impl Guard {
     /// # Errors
     /// What Python raises while attributes are read.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
+        // A module may be registered between two submissions, which changes how its functions are pickled.
         if pickle::registered_modules(object.py())?.is_some() {
             return Ok(None);
         }
@@ -234,6 +235,7 @@ impl<'py> Search<'_, 'py> {
         let closure = function.getattr(intern!(py, "__closure__"))?;
         if let Ok(cells) = closure.cast::<PyTuple>() {
             for cell in cells {
+                // Nobody can say what an empty cell will hold.
                 let Ok(content) = cell.getattr(intern!(py, "cell_contents")) else {
                     return Ok(false);
                 };

@@ -97,6 +97,7 @@ fn encode_unusual(key: Object<'_, '_>, into: &mut Vec<u8>, depth: usize) -> PyRe
     // SAFETY: the class is asked before an object is read as one of it.
     unsafe {
         let hash_of = |class: *mut ffi::PyTypeObject| (*class).tp_hash.map(|hash| hash as usize);
+        // A subclass with a hash of its own may have other equals, too.
         let own = hash_of(key.get_type_ptr());
         let is = |flag, class| {
             ffi::PyType_HasFeature(key.get_type_ptr(), flag) != 0 && own == hash_of(class)

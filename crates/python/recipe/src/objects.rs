@@ -65,6 +65,7 @@ impl<'py> Submission<'_, 'py> {
         self.part(value, held, 0)?;
         let task = &mut self.task;
         let length = task.bytes.len() - start;
+        // `place` has looked up what is pickled.
         if length <= WORTH_SHARING || task.bytes[start] == plain::PICKLE {
             return Ok(());
         }

@@ -509,6 +509,7 @@ impl<'py> Task<'py> {
 
     /// Lets locals go where they are read last.
     fn finish(&mut self) {
+        // Before the head below, which moves what is behind it.
         for at in self.locals.iter().flatten() {
             self.bytes[*at] = tag::LAST;
         }
@@ -565,6 +566,7 @@ impl<'py> Task<'py> {
 
     /// Whether the value of the next expression becomes a local.
     pub(crate) fn put_keep(&mut self, keep: bool) {
+        // The number of a local depends on the rest of the task: such bytes are no constant.
         if keep {
             self.bytes.push(tag::KEEP);
             self.references += 1;

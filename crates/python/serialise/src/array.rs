@@ -321,6 +321,7 @@ impl Destination {
             )));
         }
         let length = self.held.len();
+        // Small frames come together with others: `fill` copies them.
         if sizes[1] != length as u64 || length < SMALL {
             return Ok(Vec::new());
         }

@@ -66,6 +66,7 @@ impl Kept {
         self.bytes += constant.nbytes;
         let mut dropped = Vec::new();
         while self.bytes > self.limit
+            // Ids grow, so the lowest is the oldest.
             && let Some((&oldest, _)) = self.by_id.first_key_value()
         {
             self.remove(oldest);

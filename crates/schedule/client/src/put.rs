@@ -214,6 +214,7 @@ impl<T, V, A> Core<T, V, A> {
         // A notice will tell, unless what comes was cancelled.
         let is_coming = matches!(state, Some(Known::Pending))
             && known.is_some_and(|id| self.puts.is_coming(id));
+        // Before anything changes: naming it again must not fail halfway.
         if !is_there && !is_coming && known.is_some() {
             self.keys.check_room(1)?;
         }

@@ -219,6 +219,7 @@ impl<T, V, A> Core<T, V, A> {
     pub(crate) fn release_hold(&mut self, id: u32, effects: &mut Effects) {
         if let Some(id) = self.keys.release_hold(id) {
             self.unneeded(id, effects);
+            // Somebody has to flush them, should nothing else be sent.
             if self.releases.len() == 1 {
                 effects.push(Effect::Wake);
             }

@@ -149,6 +149,7 @@ impl Definitions {
 
     /// A client defines something. `false`: it did before, under the same number.
     pub(crate) fn define(&mut self, defined: Defined) -> bool {
+        // Taken out of the vacant ones below, once nothing can fail any more.
         let place = self.vacant.last().copied().unwrap_or(self.all.len() as u32);
         let Some(owner) = self.owner(defined.client) else {
             return false;

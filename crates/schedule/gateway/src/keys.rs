@@ -176,6 +176,7 @@ impl Keys {
     }
 
     fn store(&mut self, key: &[u8]) -> (u32, u16, u16) {
+        // The block that it does not fit into any more would be left partly empty.
         if key.len() > BLOCK / 4 {
             let block = self.block(Block {
                 bytes: key.to_vec(),
@@ -235,6 +236,7 @@ impl Keys {
     #[inline]
     pub(crate) fn set_maker(&mut self, task: TaskId, worker: WorkerId) {
         if let Some(entry) = self.get_mut(task)
+            // A report may come after its task is forgotten.
             && entry.block != u32::MAX
         {
             entry.maker = worker;

@@ -44,6 +44,7 @@ impl Core {
             self.losing.push((worker, cause, log));
         } else if let Some(grace) = grace {
             node.broken.get_or_insert(now + grace);
+            // The next look may be far off, and the grace is shorter than that.
             self.look_at = now;
         } else {
             self.losing
@@ -168,6 +169,7 @@ impl Core {
         self.retired(worker);
         let why = cause.clone();
         self.feed_own(Event::WorkerLost { worker, cause });
+        // The core knows first: what the master has run again must not go there.
         self.server_lost(worker, &why);
     }
 

@@ -124,6 +124,7 @@ impl Workers {
         if self.by_name.get(&node.name) == Some(&id) {
             self.by_name.remove(&node.name);
         }
+        // Another one may have come at the same address.
         if self.by_address.get(&node.address) == Some(&id) {
             self.by_address.remove(&node.address);
         }

@@ -55,6 +55,7 @@ impl Core {
         }
         self.tell_awaiting(&[task])?;
         if is_inline {
+            // Names for people alone: the value lives here.
             let workers = self.choose(allowed, copies, nbytes);
             match workers[..] {
                 [] => {}

@@ -198,6 +198,7 @@ impl Core {
                 core.feed_own(scheduler::Event::Tick);
                 core.trim_definitions();
                 core.look_after_workers(was_stopped);
+                // Before those who wait: some of them wait for these to be gone.
                 core.lose_workers();
                 core.look_after_waiting();
                 core.look_after_records();

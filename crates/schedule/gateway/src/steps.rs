@@ -59,6 +59,7 @@ impl Core {
     /// while their keys are known.
     #[cold]
     pub(crate) fn tell_steps(&mut self) {
+        // Taken in any case: otherwise they would pile up.
         let steps = self.scheduler.take_steps();
         if self.clients.sidecar.is_none() {
             return;

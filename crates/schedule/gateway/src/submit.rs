@@ -134,6 +134,7 @@ impl Core {
         let mut fresh = self.name(client, batch.first, &batch.keys)?;
         let mut taken = Vec::with_capacity(batch.tasks.len());
         let outcome = self.submit_named(client, &mut batch, &mut fresh, &mut taken);
+        // Keys that were named, and that no task of the batch has.
         self.abandon(&mut fresh);
         if outcome.is_err() {
             for task in taken {
@@ -202,6 +203,7 @@ impl Core {
         submission: &mut Submission,
     ) -> Result<Vec<usize>, Broken> {
         let mut lost: Vec<usize> = Vec::new();
+        // Tasks that follow each other mostly use the same ones.
         let mut known: (Option<&[u32]>, u32, Symbol) = (None, NO_DEFINITIONS, Symbol(0));
         for (row, &id) in batch.tasks.iter().enumerate() {
             let range =
@@ -224,6 +226,7 @@ impl Core {
                 Meaning::Gone => {
                     let revived = self.revive(client, id, &batch.recipes[row]);
                     let Some((task, is_new)) = revived else {
+                        // Nobody: the row is taken out before the scheduler sees it.
                         submission.tasks.push(TaskId(u32::MAX));
                         lost.push(row);
                         continue;
@@ -452,6 +455,7 @@ impl Core {
         };
         for &id in ids {
             if let Some(local) = node.locals.clear(id)
+                // The number may be another task's by now.
                 && self.keys.generation(local.task) == local.generation
                 && node.locals.wanted(local.task) == Some(id)
             {

@@ -153,6 +153,7 @@ impl<T> Client<T> {
             for effect in effects {
                 self.perform(engine, effect, &mut asked, &mut news);
             }
+            // After all effects: requests to one worker leave together.
             for worker in asked {
                 engine.workers.send(worker, &mut news);
             }

@@ -397,6 +397,7 @@ impl<T> Drop for Lead<'_, T> {
                 client.rounds.fetch_add(1, Ordering::SeqCst);
                 client.leadership.call_all();
                 if outermost.is_none() && leads {
+                    // The call around this one goes on with what it was at.
                     client.delivery.resume(self.before);
                 }
             }

@@ -271,6 +271,7 @@ impl<T> Client<T> {
         let result = step(&mut core, &mut effects);
         let sends = |effect: &Effect| matches!(effect, Effect::Send(_));
         let mut sender = effects.iter().any(sends).then(|| lock(&self.sender));
+        // After the sender was taken: messages leave in the order in which the core made them.
         drop(core);
         let (mut rest, mut wakes) = (Effects::new(), false);
         for effect in effects {

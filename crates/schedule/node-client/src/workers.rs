@@ -226,6 +226,7 @@ impl Workers {
                 outcome = Err("the worker broke the protocol".into());
             }
         }
+        // A load that did not arrive is not answered.
         let refused: Vec<u64> = entry
             .brought
             .iter()

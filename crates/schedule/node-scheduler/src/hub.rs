@@ -207,6 +207,7 @@ impl Hub {
         let Some(node) = admitted else {
             return self.links.drop_stranger(key);
         };
+        // Before what the core says is followed: some of it is for this link.
         self.links.add(key, node, peer, self.largest_message);
         match node {
             Node::Worker(worker) => {
@@ -254,6 +255,7 @@ impl Hub {
                 return false;
             }
         }
+        // What came before the connection broke was taken in.
         match received {
             Ok(more) => more,
             Err(NodeError::Net(_)) => {
@@ -276,6 +278,7 @@ impl Hub {
                 self.reports.push(report);
                 continue;
             }
+            // In the order in which the worker said it.
             self.handle_reports(worker);
             match message {
                 FromWorker::Call(call) => self.call(Node::Worker(worker), call),
@@ -442,6 +445,7 @@ impl Hub {
     /// Time has passed.
     pub(super) fn tick(&mut self) {
         let now = self.now;
+        // A worker whose large message is on its way says nothing else meanwhile.
         if now >= self.core.next_look() {
             for worker in self.links.arriving() {
                 self.core.hears(worker, now);

@@ -133,6 +133,7 @@ impl Inner {
     pub(super) fn end(&self, end: End) {
         let end = self.leaving.get().cloned().unwrap_or(end);
         let reason = end.reason.clone();
+        // Who sees that it is over may ask why.
         lock(&self.end).get_or_insert(end);
         self.over.store(true, Ordering::Release);
         self.plane.end();
@@ -208,6 +209,7 @@ impl Inner {
             }
             runs.idle += 1;
             drop(runs);
+            // What its last task has left may be unsent, and it is about to sleep.
             self.flush();
             let mut done =
                 || self.is_over() || !lock(&self.runs).queue.is_empty() || self.has_news();
@@ -407,6 +409,7 @@ impl Inner {
                 Effect::Run(run) => {
                     let input = |(object, inline): (ObjectId, Option<Bytes>)| match inline {
                         Some(bytes) => Input::Inline(object, bytes),
+                        // Under the machine's lock: what is released next must not take it away.
                         None => match self.values.hold(object) {
                             Some(held) => Input::Held(object, held),
                             None => Input::Missing(object),

@@ -25,6 +25,7 @@ impl Parker {
             return;
         }
         self.is_notified.store(true, Ordering::SeqCst);
+        // `park` stores and loads these two the other way round, so one of both sees what the other did.
         if self.is_parked.load(Ordering::SeqCst)
             && let Some(thread) = self.thread.get()
         {

@@ -67,6 +67,7 @@ impl Scheduler {
             attempt: task.attempt,
             purpose,
         };
+        // A copy that was awaited there already serves this purpose from now on.
         let before = self.copies.pending.insert((id, to), copying);
         self.count_drain(before, false);
         self.count_drain(Some(copying), true);
@@ -374,6 +375,7 @@ impl Scheduler {
             }
         }
         let known = self.tasks[id].inputs.iter().any(|e| e.task == input.task);
+        // If it was listed as a holder of the input, it is none.
         if known && self.tasks[input.task].attempt == input.attempt {
             self.lose_copy(input.task, worker, effects);
         }

@@ -89,6 +89,7 @@ impl Scheduler {
             if self.feed_once(worker, effects) {
                 self.feed_run(worker, effects);
             } else if !self.steal_queued(worker) {
+                // What others are asked for comes later.
                 self.steal_sent(worker, effects);
                 break;
             }
@@ -242,6 +243,7 @@ impl Scheduler {
             .common
             .head(|_| true, alive(&self.tasks, QueueId::Common))
             .map(|(entry, _)| entry);
+        // Looked for once: sending from the run changes no other queue.
         let mut other = reader.into_iter().chain(common).min();
         for &id in &at.classes {
             if let Some(class) = self.classes.get_mut(id)
@@ -296,6 +298,7 @@ impl Scheduler {
             false => at.least_urgent,
         };
         at.least_urgent = least.max(task.priority.user);
+        // The attempt that begins below.
         at.sent.push_back(ObjectId::new(id, task.attempt.next()));
         if task.flags.has(Flags::CREATOR) && !self.learnt.is_small(task.function) {
             (at.created, at.relieved) = (self.now, false);
@@ -311,6 +314,7 @@ impl Scheduler {
         let task = &mut self.tasks[id];
         task.attempt = task.attempt.next();
         task.flags.put(Flags::AHEAD, ahead);
+        // These are about the value of the attempt before.
         task.flags.clear(Flags::LOST | Flags::IMMOVABLE);
         // Whoever reads it may be sent to the same worker before it is done.
         let keep = !task.dependents.is_empty() || task.unsent > 0;
@@ -339,6 +343,7 @@ impl Scheduler {
             Phase::Memory { .. } if task.is_at(reader) => Place::Here,
             Phase::Memory { inline: true, .. } => Place::Inline(task.payload.clone()),
             Phase::Memory { inline: false, .. } => Place::At(self.holders_for(task, reader)),
+            // Only what was sent to the same worker is read before it has a value.
             _ => Place::Here,
         };
         Input {
@@ -435,6 +440,7 @@ impl Scheduler {
         {
             return;
         }
+        // Its inputs are in the worker's memory when it runs.
         self.tasks[id].flags.clear(Flags::CREATOR);
         self.assign(id, near, effects);
     }

@@ -86,6 +86,7 @@ impl Levels {
     pub(crate) fn highest(&self) -> Option<WorkerId> {
         let set = self
             .sets
+            // An empty mask means level 0, which has nobody then.
             .get((15 - self.mask.leading_zeros().min(15)) as usize)?;
         set.first().copied()
     }

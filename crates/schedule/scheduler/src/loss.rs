@@ -106,8 +106,10 @@ impl Scheduler {
     }
 
     pub(crate) fn lose_worker(&mut self, worker: WorkerId, cause: Cause, effects: &mut Effects) {
+        // Both look the worker up in the table, so before it leaves that.
         let assigned = self.assigned_to(worker);
         let suspects = match cause {
+            // Who left as it was told did not die of what it ran.
             Cause::Drained => BTreeMap::new(),
             _ => self.suspects(worker, &assigned),
         };
@@ -155,6 +157,7 @@ impl Scheduler {
                 self.await_inputs(id);
             }
         }
+        // A class counts cancelled attempts until they are over.
         for what in stopping.values() {
             self.leave_class(what.class);
         }

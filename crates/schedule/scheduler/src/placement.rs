@@ -57,6 +57,7 @@ impl Weights {
                 self.workers.push(worker);
             }
             self.by_worker[index] += nbytes;
+            // A host counts once, however many of its workers have the value.
             if seen.contains(&host) {
                 continue;
             }
@@ -119,6 +120,7 @@ impl Scheduler {
             return;
         }
         self.weigh(id);
+        // Before what is no value is weighed: reading that frees no memory of a worker.
         let creator = self.weights.total == 0;
         self.weigh_located(id);
         self.tasks[id].flags.put(Flags::CREATOR, creator);

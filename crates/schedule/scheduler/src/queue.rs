@@ -67,6 +67,7 @@ impl Queue {
     /// The most urgent task, which stays.
     pub(crate) fn peek(&mut self, alive: impl Fn(&Entry) -> bool) -> Option<Entry> {
         if self.live == 0 {
+            // Only dead entries are left.
             self.run.clear();
             self.heap.clear();
             return None;
@@ -77,6 +78,7 @@ impl Queue {
                 (Some(entry), None) | (None, Some(Reverse(entry))) => *entry,
                 (None, None) => return None,
             };
+            // Where no entry is dead, the task need not be looked at.
             if self.entries() == self.live || alive(&entry) {
                 return Some(entry);
             }
@@ -147,6 +149,7 @@ impl Queue {
         let mut entries: Vec<_> = self.run.drain(..).collect();
         entries.extend(self.heap.drain().map(|Reverse(entry)| entry));
         entries.sort_unstable();
+        // A task that left and came back has two entries.
         entries.dedup();
         entries
     }

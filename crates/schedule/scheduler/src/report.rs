@@ -33,6 +33,7 @@ impl Scheduler {
         }
         if let Some(at) = self.workers.get_mut(worker) {
             at.heard = self.now;
+            // Health is told by the clock, whether tasks get on or not.
             if !matches!(report, Report::Health { .. }) {
                 at.moved = self.now;
             }
@@ -149,6 +150,7 @@ impl Scheduler {
                 } else {
                     self.late += 1;
                 }
+                // The attempt is over, so nobody else would have the value dropped.
                 if kept {
                     Self::tell(effects, worker, Command::Release(object));
                 }

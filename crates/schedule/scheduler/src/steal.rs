@@ -72,6 +72,7 @@ impl Scheduler {
                 let Some(entry) = from.own.of(creators).pop_back(alive) else {
                     break;
                 };
+                // Those before it are likely to be bound to the place, too.
                 if !self.is_worth(entry.task, thief, wait) {
                     self.put_into_queue(entry.task, own);
                     break;

@@ -27,6 +27,7 @@ impl Scheduler {
             .batch(client, submission.number, submission.last);
         let fresh = self.create(&mut submission, order, open);
         self.locate(&submission.located);
+        // When all are there: an input may come after its reader.
         self.link_inputs(&submission, &fresh);
         let tasks = submission.tasks.iter().zip(&fresh);
         self.derive(tasks.filter_map(|(&id, &is_new)| is_new.then_some(id)));
@@ -74,6 +75,7 @@ impl Scheduler {
                     Some(constraint) => classes[constraint as usize],
                     None => ClassId::NONE,
                 };
+                // Users give a higher number to what is more urgent, and here the lowest comes first.
                 let user = options.priority.saturating_neg();
                 self.least_urgent = self.least_urgent.max(user);
                 let task = &mut self.tasks[id];
@@ -104,6 +106,7 @@ impl Scheduler {
                 self.expect_readers(id, submission.readers[index], open);
             }
         }
+        // They were kept until their tasks counted.
         for class in classes {
             self.leave_class(class);
         }
@@ -184,6 +187,7 @@ impl Scheduler {
         let mut batch = core::mem::take(&mut self.batch);
         let valid = self.validate_references(submission, &mut batch);
         for &id in &submission.tasks {
+            // The set is as large as the table of tasks: it is not cleared as a whole.
             batch.remove(id);
         }
         self.batch = batch;

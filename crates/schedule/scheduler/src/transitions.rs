@@ -18,6 +18,7 @@ impl Scheduler {
     /// A released task is needed: it waits for its inputs, and those that were released are needed
     /// in turn.
     pub(crate) fn activate(&mut self, first: TaskId) {
+        // Not by recursion: chains are longer than the stack is deep.
         let mut more = Vec::new();
         let mut next = Some(first);
         while let Some(id) = next {
@@ -67,6 +68,7 @@ impl Scheduler {
         }
         let task = &mut self.tasks[id];
         task.missing = missing;
+        // Without `enter`: the task waits already, and only the numbers change.
         task.phase = Phase::Waiting { near, here };
         if missing == 0 {
             self.work.ready.push(Entry {
@@ -99,6 +101,7 @@ impl Scheduler {
         duration: Duration,
         effects: &mut Effects,
     ) {
+        // `end_run` clears the flag.
         let kept_here = self.tasks[id].flags.has(Flags::KEEP);
         self.end_run(id, None);
         self.moved();
@@ -119,6 +122,7 @@ impl Scheduler {
             },
         );
         self.story.add_run(id, duration, value.nbytes);
+        // Once the phase has changed: only then the attempt counts as over.
         self.trim_sent(worker);
         let task = &mut self.tasks[id];
         let mut recipe = None;

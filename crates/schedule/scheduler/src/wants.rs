@@ -116,6 +116,7 @@ impl Scheduler {
             }
             let dependents = task.dependents.iter().map(|edge| edge.task);
             stack.extend(
+                // What has its value has read its inputs.
                 dependents.filter(|&id| !matches!(self.tasks[id].phase, Phase::Memory { .. })),
             );
         }
@@ -177,6 +178,7 @@ impl Scheduler {
         for &id in &again {
             self.trouble.remove(&id);
             self.tasks[id].outcome = None;
+            // All of them first: to activate one looks at its inputs.
             self.enter(id, Phase::Released);
         }
         for &id in &again {
@@ -195,6 +197,7 @@ impl Scheduler {
     pub(crate) fn restart(&mut self, effects: &mut Effects) {
         let open: Vec<_> = self.clients.submissions().map(|(id, _)| id).collect();
         for id in open {
+            // Tasks would wait for readers that do not come any more.
             self.close_submission(id);
         }
         let clients: Vec<_> = self.clients.iter().map(|(id, _)| id).collect();

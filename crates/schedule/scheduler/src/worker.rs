@@ -202,6 +202,7 @@ impl Worker {
         for &(resource, amount) in resources {
             for ((r, _), used) in self.profile.resources.iter().zip(&mut self.used) {
                 if *r == resource {
+                    // Sums of fractions may end a little below 0.
                     *used = (*used + sign * amount).max(0.0);
                 }
             }

@@ -195,6 +195,7 @@ impl Ledger {
             Some(entry) if entry.pins == 0 && entry.io == Io::None => entry.managed(),
             _ => 0,
         };
+        // What is in shared memory takes no room here, and is never refused.
         if needed > 0 && self.totals.managed - freed + needed > self.limit {
             return Err(Full { never: false });
         }

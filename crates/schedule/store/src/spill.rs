@@ -31,6 +31,7 @@ pub(crate) fn run(inner: &Inner) {
             .map(|fault| fault.backoff.until().saturating_duration_since(now))
             .filter(|pause| !pause.is_zero());
         let managed = state.ledger.totals().managed;
+        // While the disk is left alone, only what needs no writing leaves.
         match state.ledger.next_victim(pause.is_none()) {
             Some(Victim::Unloaded(key)) => {
                 let freed = managed - state.ledger.totals().managed;

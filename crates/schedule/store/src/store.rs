@@ -386,6 +386,7 @@ impl Drop for Store {
             mem::forget(Arc::clone(&self.inner));
             return;
         }
+        // Under the lock: the thread looks at it before it sleeps.
         self.inner.lock().closed = true;
         self.inner.work.notify_one();
         if let Some(spiller) = self.spiller.take() {

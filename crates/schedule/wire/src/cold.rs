@@ -61,6 +61,7 @@ wire_struct! { Cluster:
 /// Checks that the columns of a batch fit together.
 fn whole(mut batch: Batch) -> Result<Batch, WireError> {
     let count = batch.tasks.len();
+    // A column of zeros is left out.
     if batch.options.is_empty() {
         batch.options = vec![0; count];
     }

@@ -361,6 +361,7 @@ impl Inner {
         machines.steps.extend(sent);
         let result = act(&mut machines);
         machines.settle(&*self.callbacks);
+        // For who asks without the machines' lock.
         *lock(&self.stats) = machines.stats;
         let has_transferred = machines.has_transferred();
         self.has_transferred
@@ -485,6 +486,7 @@ fn turn(inner: &Weak<Inner>, poller: &Arc<Poller>) -> bool {
         }
         let latest = awake::now() + LOOK;
         let wakes = machines.due().map_or(latest, |due| due.min(latest));
+        // Under the machines' lock: a timer that is set next finds it.
         *lock(&inner.wakes) = Some(wakes);
         wakes
     };

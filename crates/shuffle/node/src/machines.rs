@@ -220,6 +220,7 @@ impl Machines {
                 Step::Reader(event) => self.tell_reader(event, callbacks),
                 Step::Arrived { from, push, batch } => {
                     let table = batch.as_ref().map(|(_, table)| table.clone());
+                    // The effect `Store` takes it from there.
                     self.arrived = batch;
                     self.tell_server(ServerEvent::Arrived { from, push, table }, callbacks);
                     let unwanted = self.arrived.take();

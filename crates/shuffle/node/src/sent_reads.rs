@@ -67,6 +67,7 @@ impl AsRef<[u8]> for Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
+        // Before they count as sent: the server lets in more then.
         drop(std::mem::take(&mut self.rows));
         self.sent.done(self.load);
     }

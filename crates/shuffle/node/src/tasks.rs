@@ -355,6 +355,7 @@ impl Inner {
         mut find: impl FnMut(&mut Machines) -> Option<T>,
     ) -> Result<T, Failure> {
         loop {
+            // Cleared before it looks: what comes from here on calls again.
             waiter.was_called();
             {
                 let mut machines = lock(&self.machines);

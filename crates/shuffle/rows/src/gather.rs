@@ -103,6 +103,7 @@ impl<'a> Arenas<'a> {
             0 => self.variable_rows(&mut cursors, arenas),
             width => self.fixed_rows(width, &mut cursors, arenas),
         }
+        // Last: the tables have the digests of the rows.
         self.tables(shuffle, transfer, arenas)
     }
 

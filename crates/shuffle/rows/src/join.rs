@@ -89,6 +89,7 @@ pub fn fill(
     pieces: &[&[u8]],
     columns: &mut [ColumnMut<'_>],
 ) -> Result<(), RowsError> {
+    // Looked at again: what follows indexes by what this has checked.
     let joined = scan(format, pieces)?;
     let mut lengths = joined.bytes.iter();
     let mut fits = |column: &ColumnMut<'_>, field: &Field| match (column, *field) {

@@ -119,6 +119,7 @@ impl Pair {
             // The other side has the whole timeout again.
             Event::Woke => self.heard = now,
         }
+        // Either half may ask for the end. What is under way in both fails before it is said.
         let is_end = |effect: &Effect| matches!(effect, Effect::End(_));
         if let Some(at) = effects[from..].iter().position(is_end)
             && let Effect::End(end) = effects.remove(from + at)

@@ -108,11 +108,13 @@ impl Ramp {
         if self.fixed {
             return false;
         }
+        // Bytes that come first after a pause were drained in time that does not count.
         if let Some(last) = self.last {
             self.busy += now.saturating_sub(last).min(GAP);
             self.bytes += bytes;
         }
         self.last = under_way.then_some(now);
+        // The window begins when all stripes are open: it is their rate that is judged.
         if open < self.wanted {
             self.restart(self.phase);
             return false;

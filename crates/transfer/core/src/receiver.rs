@@ -115,6 +115,7 @@ impl Receiver {
         if regions.len() > MAX_FRAMES && Guard::Regions.holds() {
             return Err(Violation::Regions(regions.len()));
         }
+        // The lengths are the peer's, and their sum may exceed 64 bits.
         let total: u128 = regions.iter().map(|length| u128::from(*length)).sum();
         let bytes = u64::try_from(total).unwrap_or(u64::MAX);
         if bytes > self.max_object && Guard::ObjectSize.holds() {
@@ -228,6 +229,7 @@ impl Receiver {
         if Guard::CreditReturns.holds() {
             self.taken += incoming.cost;
         }
+        // Not a message for each object. The sender allows for a quarter that is not back yet.
         if self.taken >= self.total_credit / 4 {
             self.credit += self.taken;
             effects.push(Effect::Tell(Message::Credit { bytes: self.taken }));
@@ -240,6 +242,7 @@ impl Receiver {
     }
 
     pub(crate) fn cancelled(&mut self, object: TransferId, effects: &mut Vec<Effect>) {
+        // The sender was told that a complete one is placed: its `Cancel` has crossed that.
         let incomplete = |incoming: &Incoming| incoming.state != State::Complete;
         if self.objects.get(&object).is_some_and(incomplete) {
             self.remove(object, effects);
@@ -318,6 +321,7 @@ impl Receiver {
         let index = incoming
             .grid
             .index(extent.region, extent.offset, extent.length);
+        // There are no slots before the object is accepted, so an extent that comes earlier is refused.
         let slot = index.and_then(|index| incoming.slots.get_mut(index as usize));
         let (Some(index), Some(slot)) = (index, slot) else {
             return Err(Violation::NoSuchExtent {
@@ -350,6 +354,7 @@ impl Receiver {
             effects.push(Effect::DropIncoming(stripe));
             return;
         }
+        // Dropped extents count as well: the sender counts all that it handed to the stripe.
         entry.extents += if Guard::Count.holds() { 1 } else { 2 };
         let Some((object, index)) = entry.arriving.take() else {
             return;

@@ -189,6 +189,7 @@ impl Sender {
         } else {
             0
         };
+        // `again` is a stack: what was sent first goes out first.
         for &(object, index) in stripe.sent.iter().skip(skipped).rev() {
             any |= self.objects.send_again(object, index);
         }

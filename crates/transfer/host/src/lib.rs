@@ -168,6 +168,7 @@ impl ServiceHost {
             let key = self.next.fetch_add(1, Ordering::Relaxed);
             let session = Shared(Arc::new(Mutex::new(service.connected(peer.clone()))));
             lock(&self.sessions).insert(key, session);
+            // After the session is there: this queues the key at once.
             peer.watch(&self.poller, key);
         }
     }

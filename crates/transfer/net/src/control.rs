@@ -157,6 +157,7 @@ impl Control {
         let Some(stream) = &mut self.stream else {
             return Ok(());
         };
+        // TLS may hold records that the socket did not take: they go out whatever `out` has.
         if (self.out.is_empty() || !self.urgent) && !stream.wants_write() {
             return Ok(());
         }
@@ -303,6 +304,7 @@ impl Inner {
             return;
         }
         let mut read = 0;
+        // The poller does not report what TLS has read from the socket: it is handled now, or never.
         while read < TURN || self.control.has_pending() {
             match self.control.read() {
                 Ok(0) => {

@@ -260,6 +260,7 @@ impl Dial {
         let handshake = Handshake::client(own, dial.security.secret.clone());
         let driver = Arc::clone(&dial.driver);
         let timeout = dial.limit.saturating_sub(awake::now());
+        // A leader may call `finish` before `start` returns, and takes the slot.
         drop(slot);
         let finish = move |opened| {
             if let Some(dial) = take(&later) {
@@ -277,6 +278,7 @@ impl Dial {
                 let peer = connected(opened, &self.options, remote, address);
                 return (self.finish)(Ok(peer));
             }
+            // All ways share one limit, so no time is left for another.
             Err(HandshakeError::Timeout(_)) => return (self.finish)(Err(NetError::Timeout)),
             Err(error) => error,
         };

@@ -109,6 +109,7 @@ pub(crate) fn check_socket(
         return Err(relayed("something else", &reached.to_string()));
     };
     let address = dialled.address.parse::<SocketAddr>().ok();
+    // Each machine has a loopback address, so that one alone does not say which machine was meant.
     let is_here = !reached.ip().is_loopback() || dialled.loopback == local::loopback();
     if address == Some(reached) && is_here {
         return Ok(());

@@ -179,6 +179,7 @@ impl Handshake {
                     }
                     Ok(None) => return Ok(Step::Pending),
                     Err(error) => {
+                        // A client of another version learns this side's from the preamble.
                         if !self.client && matches!(error, WireError::Version(_)) {
                             wire::encode_preamble(&[], &mut self.output);
                         }

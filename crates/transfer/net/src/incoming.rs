@@ -81,6 +81,7 @@ impl InStripe {
         driver.sources.replace(token, Arc::clone(&source) as _);
         let now = shared.now();
         shared.with(|inner| inner.joined(stripe, Arc::clone(&source), now));
+        // Only now: the pair refuses extents of a stripe that it does not know.
         driver.sources.interest(token, Interest::Read);
         if readable {
             // It came with the end of the handshake, and the socket does not report it any more.

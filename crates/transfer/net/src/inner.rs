@@ -402,6 +402,7 @@ impl Inner {
         self.just_sent = None;
         let mut actions = std::mem::take(&mut self.actions);
         let is_due = self.control.is_closing() || (self.control.has_time() && !self.corked);
+        // Zero has passed already: the driver calls at its next tick.
         let due = match is_due {
             true => Duration::ZERO,
             false => self.pair.due(),

@@ -227,6 +227,7 @@ impl Listener {
             accepting.unix.as_ref().map(|(_, token)| *token),
         ];
         drop(accepting);
+        // Without the lock: dropping a peer closes its connection.
         drop(waiting);
         self.state.leave();
         // From now on it looks each tick whether it can leave.

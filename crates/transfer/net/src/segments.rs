@@ -284,6 +284,7 @@ pub(crate) fn map(
                 mapping.on_drop(Box::new(move || unmapped.tell(&shared)));
                 mappings.push(Region::mapped(mapping));
             }
+            // The sender has lent it: what cannot be mapped is returned, too.
             _ => unmapped.tell(&shared),
         }
     }

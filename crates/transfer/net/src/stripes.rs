@@ -37,6 +37,7 @@ pub(crate) fn descriptors(shared: &Arc<Shared>, name: &[u8]) -> io::Result<()> {
         None,
         STRIPE_TIMEOUT,
         Box::new(move |opened| {
+            // Without this connection all bytes go through sockets.
             if let Ok(Opened {
                 stream: Stream::Unix(socket),
                 driver,
@@ -58,6 +59,7 @@ pub(crate) fn stripe(shared: &Arc<Shared>, stripe: StripeId, sends: bool) {
         Err(error) => stripe_failed(&pair, stripe, sends, error.to_string()),
     };
     let finish = Arc::new(Mutex::new(Some(finish)));
+    // One of two calls it: the driver, or this function where nothing can be begun.
     let later = Arc::clone(&finish);
     if let Err(error) = dial_stripe(
         shared,

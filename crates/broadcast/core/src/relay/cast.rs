@@ -197,6 +197,7 @@ impl Cast {
             self.parents.push(Parent {
                 who: from,
                 asked: Runs::new(),
+                // Older results of its members are in `again`.
                 reported: self.log.len(),
                 again: Runs::new(),
                 mapped,

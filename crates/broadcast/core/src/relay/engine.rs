@@ -50,6 +50,7 @@ impl Relay {
             let verdict = match &cast.payload.memory {
                 _ if cast.aborted => Outcome::Aborted,
                 Memory::Refused(reason) => Outcome::Refused(reason.clone()),
+                // The engine's queue is for those that have a place in the order.
                 _ if cast.is_whole() && cast.unordered => {
                     self.cast(id).expect("it is there").own = Some(Own::Running);
                     out.push(Effect::Run(id));
@@ -84,6 +85,7 @@ impl Relay {
         let me = self.id();
         let cast = self.cast(id)?;
         cast.own = Some(Own::Done);
+        // One that was aborted before its turn has said so then.
         if cast.waiting.contains(me) {
             self.learn(id, Runs::one(me), outcome, out);
         }
@@ -146,6 +148,7 @@ impl Relay {
                 let cast = id;
                 out.push(Effect::Stop { cast, interrupt });
             }
+            // `try_run` ends it below. `start` passes over what is not ready.
             Some(Own::Ready) => cast.own = Some(Own::Waiting),
             _ => {}
         }

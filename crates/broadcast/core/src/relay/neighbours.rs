@@ -37,6 +37,7 @@ impl Relay {
 
     pub(super) fn unreachable(&mut self, worker: WorkerId, out: &mut Effects) {
         let who = Neighbour::Worker(worker);
+        // It may have connected from its side meanwhile.
         if self.links.get(&who).is_some_and(|link| !link.is_connected) {
             self.links.remove(&who);
             let until = self.now + self.config.ask;
@@ -96,6 +97,7 @@ impl Relay {
                     for parent in &mut cast.parents {
                         parent.asked.remove(engine);
                     }
+                    // The scheduler tells parents that it is gone. What waited for its result goes up now.
                     session.dirty.insert(id.number);
                 }
             }

@@ -48,9 +48,11 @@ impl Relay {
         }
         let session = self.sessions.entry(id.session).or_default();
         (session.heard, session.asks) = (self.now, 0);
+        // This holds whether the offer is refused below or not.
         self.settle(id.session, &offer.settled.0, out);
         let session = self.sessions.get_mut(&id.session).expect("it is there");
         if Guard::Once.holds() && session.settled.contains(id.number) {
+            // Who offers this has not heard it.
             let settled = Settled(session.settled.clone());
             let session = id.session;
             out.send(from, Message::Settled { session, settled });
@@ -98,6 +100,7 @@ impl Relay {
                 session.after.insert(cast.previous.get(me), id.number);
             }
         }
+        // Who has taken others is expected to say that it is there.
         if members.len() > u64::from(members.contains(me)) {
             self.timers.arm(Timer::Beat, self.now + self.config.beat);
         }
@@ -113,6 +116,7 @@ impl Relay {
             self.abort(id, false, out);
         }
         self.sourced(from, offer, out);
+        // Those that were taken back may have a part of the payload: they ask for what is missing.
         let fresh = offer.fresh && taken.is_empty();
         self.place(id, &added.union(&taken), offer.version, fresh, out);
         self.try_run(id, out);
@@ -132,6 +136,7 @@ impl Relay {
         if cast.needs_payload() && is_open {
             return self.take_from(id, from, offer.fresh, out);
         }
+        // It would send the payload a second time.
         if offer.fresh && cast.payload.source != Some(from) {
             let (cast, offset) = (id, offer.size);
             out.send(from, Message::Want { cast, offset });

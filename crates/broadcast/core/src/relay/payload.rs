@@ -25,6 +25,7 @@ impl Relay {
             Memory::Asked { wants, .. } => *wants = true,
             Memory::Granted { mapped: false } => Self::want(id, payload.have, who, flows, out),
             Memory::Granted { .. } if mapped => Self::want(id, payload.have, who, flows, out),
+            // Granted for a mapping, it has no bytes to put pieces into.
             Memory::None | Memory::Granted { .. } => {
                 let wants = !flows;
                 payload.memory = Memory::Asked { mapped, wants };
@@ -161,6 +162,7 @@ impl Relay {
             return Err(Violation::protocol(from, reason));
         }
         if !is_next {
+            // It is thrown away, so it is asked for once there is memory.
             if let Memory::Asked { wants, .. } = &mut cast.payload.memory {
                 *wants = true;
             }
@@ -178,6 +180,7 @@ impl Relay {
             out.send(from, Message::Have { cast, offset });
         }
         if has_stalled {
+            // It is set for the longer patience, and `watch` leaves it so.
             self.timers.cancel(Timer::Stall(id));
             self.watch(id);
         }
@@ -205,6 +208,7 @@ impl Relay {
         out.push(Effect::StorePayload(id));
         if self
             .cast(id)
+            // Otherwise the other one would go on sending pieces.
             .is_some_and(|cast| cast.payload.source != Some(from))
         {
             self.stop_source(id, out);

@@ -33,6 +33,7 @@ impl Relay {
         }
         match cast.payload.memory {
             Memory::Asked { .. } => {
+                // Without memory this node cannot pass the payload on, and gives the members back.
                 cast.deferred.push(Placement {
                     members,
                     version,
@@ -267,6 +268,7 @@ impl Relay {
                 settled: Settled(session.settled.clone()),
             });
         }
+        // The offers say what is settled.
         session.owes.remove(&neighbour);
         for offer in offers {
             self.introduce(neighbour, &offer.members, out);
@@ -344,6 +346,7 @@ impl Relay {
         for placement in &mut cast.deferred {
             placement.members = placement.members.difference(members);
         }
+        // Who asks for them again has them tried anew.
         cast.failed.retain(|&member, _| !members.contains(member));
         for parent in &mut cast.parents {
             let asked = parent.asked.intersection(members);

@@ -42,6 +42,7 @@ impl Relay {
             is_late |= known.settled.contains(result.number);
             heard.push(result);
         }
+        // Who sends this keeps it, as it has not heard that it is settled.
         if is_late {
             let settled = Settled(known.settled.clone());
             out.send(from, Message::Settled { session, settled });
@@ -53,6 +54,7 @@ impl Relay {
             let Some(child) = cast.child(from) else {
                 continue;
             };
+            // One that was passed over may still bring results of those that were taken from it.
             let engines = result.engines.intersection(&child.asked);
             let engines = engines.intersection(&cast.waiting);
             self.learn(id, engines, result.outcome, out);

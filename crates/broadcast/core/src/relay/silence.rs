@@ -26,6 +26,7 @@ impl Relay {
                 for parent in &cast.parents {
                     let open = parent.asked.intersection(&cast.waiting);
                     if open.len() > u64::from(open.contains(me)) {
+                        // Any session does: it is the connection that is heard.
                         owed.insert(parent.who, id);
                     }
                 }

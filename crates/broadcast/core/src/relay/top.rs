@@ -263,6 +263,7 @@ impl Relay {
         for member in parked.iter() {
             let trouble = cast.trouble.get_mut(&member).expect("it is parked");
             trouble.tries += 1;
+            // Otherwise it would be parked again without a try.
             cast.failed.remove(&member);
             match now - trouble.since >= limit {
                 true => over.push(member),
@@ -270,6 +271,7 @@ impl Relay {
             }
         }
         let lost: Runs = over.into_iter().collect();
+        // A result here is settled, and would let an engine go on past what it has not run.
         let kept = session.behind(id.number, &lost);
         self.learn(id, lost.difference(&kept), Outcome::Unreachable, out);
         if !kept.is_empty() {

@@ -146,6 +146,7 @@ impl<'a> Walk<'a> {
     fn aim_at(&mut self, task: TaskId) {
         self.aims.push(task);
         while let Some(&aim) = self.aims.last() {
+            // It was aimed at twice, or has run as an eager one.
             if self.done[aim.index()] {
                 self.aims.pop();
             } else if self.waiting[aim.index()] == 0 {
@@ -244,6 +245,7 @@ impl<'a> Walk<'a> {
                 0 => self.live -= 1,
                 1 => {
                     let last = TaskId(self.reader_xor[d]);
+                    // A task that reads it twice is the last reader itself.
                     if last != task && self.waiting[last.index()] == 0 {
                         self.eager.push(last);
                     }

@@ -110,6 +110,7 @@ extern "C" fn hold_lifeline() {
         libc::fcntl(own, libc::F_SETOWN, libc::getpid());
         libc::fcntl(own, F_SETSIG, libc::SIGKILL);
         libc::fcntl(own, libc::F_SETFL, libc::O_NONBLOCK | libc::O_ASYNC);
+        // After the signal was asked for, so that no end is missed.
         let mut ready = libc::pollfd {
             fd: lifeline.read,
             events: 0,

@@ -184,6 +184,7 @@ impl Worker {
         let callbacks = Arc::new(WorkerCallbacks(Arc::downgrade(shared)));
         py.detach(|| shared.node.start(callbacks));
         shared.service.call(py, intern!(py, "start"), (slf,))?;
+        // From here on tasks run, as the Python side has started.
         let early = lock(&shared.early).take();
         let wanted = early.unwrap_or(0) + shared.node.staff();
         let failed = (0..wanted).filter(|_| !shared.spawn()).count();
@@ -250,6 +251,7 @@ impl Worker {
             service_thread.close(py, reason);
         }
         self.0.keeper.collect(py);
+        // A task that still runs may call it.
         if is_idle {
             self.0.service.release();
         }

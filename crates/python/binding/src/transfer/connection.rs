@@ -53,6 +53,7 @@ pub(crate) fn transfer_close_all(py: Python<'_>) {
     py.detach(|| {
         let peers: Vec<_> = open().drain(..).filter_map(|peer| peer.upgrade()).collect();
         for peer in &peers {
+            // All begin first, so that they close at the same time.
             peer.start_close();
         }
         for peer in &peers {

@@ -62,6 +62,7 @@ pub(crate) fn blocking<R: Send, E: Send>(
         let mut raised = None;
         let mut look = look;
         let mut interrupted = || {
+            // Other threads run no signal handlers: they need not wait for the interpreter.
             if look.is_none() && !is_main_thread() {
                 return false;
             }

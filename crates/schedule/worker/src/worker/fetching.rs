@@ -23,6 +23,7 @@ impl Worker {
         let slot = match self.objects.find(object) {
             Some(slot) => slot,
             None => {
+                // Its key has the slot in it.
                 let slot = self.objects.insert(object, State::Vacant);
                 self.objects.at_mut(slot).state = State::Fetching(Box::new(Fetch {
                     untried: Holders::new(),

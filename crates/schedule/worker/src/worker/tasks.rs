@@ -37,6 +37,7 @@ impl Worker {
             sources.push(source);
         }
         let priority = assignment.priority;
+        // After all inputs were looked for: a task that is refused leaves nothing behind.
         let slot = self.objects.insert(object, State::Vacant);
         let mut missing = 0;
         for (input, source) in assignment.inputs.iter().zip(&mut sources) {
@@ -274,6 +275,7 @@ impl Worker {
             cancelled: false,
         };
         let entry = self.objects.at_mut(slot);
+        // The scheduler may not have known of these when it sent the task.
         let is_read_here = !entry.waiters.is_empty() || entry.copy;
         let State::Pending(task) = core::mem::replace(&mut entry.state, started) else {
             unreachable!("the ready queue holds tasks that have not started");
@@ -366,6 +368,7 @@ impl Worker {
             let entry = self.objects.at_mut(source);
             match entry.state {
                 State::Stored => entry.readers -= 1,
+                // It went before those that wait for it.
                 State::Vacant => {}
                 _ => {
                     entry.waiters.retain(|&waiter| waiter != slot);

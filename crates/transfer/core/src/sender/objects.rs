@@ -244,6 +244,7 @@ impl Objects {
         });
         let (region, offset, length) = outgoing.grid.extent(index);
         if outgoing.has_extents() {
+            // Behind those that share the stripes, and before those that wait.
             let turn = self.active.len().min(MAX_ACTIVE - 1);
             self.active.insert(turn, object);
         }
@@ -261,6 +262,7 @@ impl Objects {
         let Some(outgoing) = self.known.get_mut(&object) else {
             return false;
         };
+        // Asked before the push: an object with extents to hand out is in the rotation already.
         if !outgoing.has_extents() && Guard::Rotation.holds() {
             self.active.push_front(object);
         }

@@ -243,6 +243,7 @@ impl Inner {
             return Ok(targets);
         }
         let layout = &inbound.header.layout;
+        // A target replaces a whole region, so only a frame that has a region to itself can have one.
         let mut places: Vec<Option<usize>> = vec![None; layout.regions.len()];
         for (index, place) in layout.places.iter().enumerate() {
             if let Place::Region { region, .. } = *place

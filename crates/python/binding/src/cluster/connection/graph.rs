@@ -147,6 +147,7 @@ impl Loaded {
         let mut seen = vec![u32::MAX; self.len()];
         for task in &sequence {
             for input in self.graph.dependencies(*task) {
+                // A task that reads an input twice is one reader.
                 if std::mem::replace(&mut seen[input.index()], task.0) != task.0 {
                     readers[input.index()] += 1;
                 }

@@ -85,6 +85,7 @@ impl Shuffles {
                 shuffles.effects.insert(transfer);
             }
         }
+        // First: registrations name tasks by their places in what is left.
         shuffles.leave_aliases_out(plan, is_wanted);
         shuffles.register(py, loaded, plan, &barriers, &module)?;
         Ok(shuffles)
@@ -105,6 +106,7 @@ impl Shuffles {
             let readers = std::mem::take(&mut plan.readers[alias.index()]);
             let target = &mut plan.readers[self.read(alias).index()];
             *target += readers;
+            // The alias was itself a reader of its target.
             *target -= u32::from(!is_wanted(alias));
         }
         let is_left = |task: &TaskId| !self.aliases.contains_key(task) || is_wanted(*task);

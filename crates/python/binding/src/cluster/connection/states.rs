@@ -161,6 +161,7 @@ impl States {
         let forgotten = (types.len() >= TYPES).then(|| std::mem::take(&mut *types));
         let replaced = types.insert(class.clone(), loaded.clone_ref(py));
         drop(types);
+        // After the lock: to drop a class may run Python.
         drop((forgotten, replaced));
         Ok(Some(loaded))
     }

@@ -202,6 +202,7 @@ impl ClientConnection {
         let Some((keys, came, values, errors)) = of_ticket else {
             return Ok(());
         };
+        // An earlier delivery may have been interrupted after this.
         if !came {
             let key = keys.bind(py).get_item(index)?;
             match self.value_of(py, client, &key, outcome)? {

@@ -75,6 +75,7 @@ impl Keeper {
             garbage.len() == 1
         };
         if is_first
+            // A thread that is busy now collects after it has left, and sees the object then.
             && self.busy.load(Ordering::SeqCst) == 0
             && let Some(service_thread) = self.service_thread.get().and_then(Weak::upgrade)
         {

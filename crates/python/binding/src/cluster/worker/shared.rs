@@ -147,6 +147,7 @@ impl WorkerShared {
             return true;
         }
         let shared = Arc::clone(self);
+        // Before it starts: `finish` waits for it, too.
         self.threads.fetch_add(1, Ordering::SeqCst);
         let spawned = thread::start("treadle-executor", move || {
             lock(&shared.lanes).enter();
@@ -170,6 +171,7 @@ impl WorkerShared {
 
     fn left(&self) {
         if self.threads.fetch_sub(1, Ordering::SeqCst) == 1 {
+            // Who has counted the threads, and does not wait yet, holds this lock.
             drop(lock(&self.none.0));
             self.none.1.notify_all();
         }

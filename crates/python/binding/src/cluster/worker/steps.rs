@@ -55,6 +55,7 @@ impl Steps {
             self.tell(py, service);
             let all = py.detach(|| {
                 let queue = lock(&self.queue);
+                // If nobody tells, this thread does, in the next round.
                 if queue.told >= last || !queue.is_telling {
                     return queue.told >= last;
                 }

@@ -58,8 +58,8 @@ test-rust: $(INSTALLED) ## run the tests of the crates
 	cargo test --workspace --features treadle-python/testing --locked --no-fail-fast
 
 test-python: $(BUILT) ## run the tests of the Python package (ARGS: pytest's)
-	$(VENV_PY) -m pytest --durations=20 --ignore=tests/cluster --ignore=tests/docs/test_blocks.py $(ARGS)
-	$(VENV_PY) -m pytest --durations=60 -n 3 tests/cluster tests/docs/test_blocks.py $(ARGS)
+	$(VENV_PY) -m pytest --durations=20 -n 2 --dist loadfile --ignore=tests/cluster --ignore=tests/docs/test_blocks.py $(ARGS)
+	$(VENV_PY) -m pytest --durations=60 -n 3 --dist loadfile --no-loadscope-reorder tests/docs/test_blocks.py tests/cluster $(ARGS)
 
 test-ray: $(BUILT) ## run the tests inside a Ray cluster; installs Ray
 	$(PIP_INSTALL) -r requirements/peers.lock

@@ -38,6 +38,20 @@ if TYPE_CHECKING:
     from service_support import Servers
 
 HERE = Path(__file__).parent
+# The files that take longest. They begin first: processes share files, and none works on alone at the end.
+LONGEST = (
+    "test_blocks",
+    "test_reliability_shuffle",
+    "test_shuffle_service_memory",
+    "test_reliability_pause",
+    "test_reliability_kill",
+    "test_reliability_replaced",
+    "test_reliability_memory",
+    "test_definitions",
+    "test_memory",
+    "test_limits",
+    "test_scripts",
+)
 FAILED = pytest.StashKey[bool]()
 
 
@@ -58,6 +72,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             name = f"{item.path.name}::{item.name}"
             if item.path.is_relative_to(HERE) and name in points:
                 item.add_marker(pytest.mark.xfail(reason=points[name], strict=True))
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
     # A signal ends one test and leaves the others alone; the thread method would end the run.
     for item in items:
         if item.path.is_relative_to(HERE) and not item.get_closest_marker("timeout"):

@@ -14,9 +14,9 @@ use treadle_net::Peer;
 use treadle_reactor::awake;
 use treadle_rows::Batch;
 use treadle_shuffle::{
-    AttemptId, BatchId, Config, ConnectionId, FromServer, GroupId, Push, Reader, ReaderEvent,
-    Server, ServerEvent, ServerId, ShuffleId, Tenant, ToMaster, ToNode, ToServer, Transfer, Usage,
-    Writer, WriterEvent,
+    AttemptId, BatchId, Config, ConnectionId, FromServer, GroupId, LinkId, Push, Reader,
+    ReaderEvent, Server, ServerEvent, ServerId, ShuffleId, Tenant, ToMaster, ToNode, ToServer,
+    Transfer, Usage, Writer, WriterEvent,
 };
 use treadle_types::WorkerId;
 
@@ -261,7 +261,10 @@ impl Machines {
             let usage = self.usage.remove(&shuffle).unwrap_or_default();
             self.tell_master(ToMaster::Used { shuffle, usage }, callbacks);
         }
-        let server = ServerEvent::Master(message.clone());
+        let server = ServerEvent::Master {
+            link: LinkId::ONLY,
+            message: message.clone(),
+        };
         self.steps.push_back(Step::Server(server));
         let writer = WriterEvent::Master(message.clone());
         self.steps.push_back(Step::Writer(writer));

@@ -147,9 +147,10 @@ impl Machines {
                 self.send_rows(to, (read, load), tally.narrow(), pieces, rows);
             }
             ServerEffect::Measure { most } => self.after.most = Some(most),
-            ServerEffect::Tell { to, message } => self.tell_copy(to, message),
+            ServerEffect::Tell { to, message, .. } => self.tell_copy(to, message),
             ServerEffect::Disconnect(connection) => self.incoming.end(connection),
-            ServerEffect::Report(message) => {
+            ServerEffect::Dismiss { .. } => {}
+            ServerEffect::Report { message, .. } => {
                 if let ToMaster::Sealed {
                     shuffle,
                     group,

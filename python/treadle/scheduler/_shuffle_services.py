@@ -240,6 +240,7 @@ class _At:
             connect = partial(
                 Service,
                 self._address,
+                own_master=False,
                 application=self._application,
                 timeout=_PATIENCE,
                 **self._credentials,

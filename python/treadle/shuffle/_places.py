@@ -191,7 +191,11 @@ class Services:
             if service is None or service._native.over is not None:
                 try:
                     service = Service(
-                        address, application=application, timeout=_ANSWER, **self._credentials
+                        address,
+                        own_master=False,
+                        application=application,
+                        timeout=_ANSWER,
+                        **self._credentials,
                     )
                 except OSError as error:
                     raise unreachable(address, "this worker", error) from error

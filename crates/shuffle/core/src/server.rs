@@ -239,8 +239,6 @@ pub enum ServerEffect {
     Tell {
         /// Whom.
         to: ServerId,
-        /// What this server is called in the copy.
-        me: ServerId,
         message: ToServer,
     },
     /// Tell a master.

@@ -262,7 +262,7 @@ impl World {
                 process.loaded.retain(|&(other, _), _| other != load);
             }
             ServerEffect::Measure { .. } => unreachable!("no process here has a limit"),
-            ServerEffect::Tell { to, message, .. } => {
+            ServerEffect::Tell { to, message } => {
                 self.summary.fills += u64::from(matches!(message, ToServer::Adopt { .. }));
                 self.request(pid, to, message);
             }

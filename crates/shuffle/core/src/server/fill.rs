@@ -143,8 +143,7 @@ impl Server {
                     length: batch.length,
                 };
                 let message = ToServer::Push(push);
-                let me = copy.server;
-                effects.push(ServerEffect::Tell { to, me, message });
+                effects.push(ServerEffect::Tell { to, message });
             }
             if fill.is_empty() {
                 fill.is_told = true;
@@ -154,8 +153,7 @@ impl Server {
                     source: copy,
                     expected: state.sealed.clone(),
                 };
-                let me = copy.server;
-                effects.push(ServerEffect::Tell { to, me, message });
+                effects.push(ServerEffect::Tell { to, message });
             }
         }
     }

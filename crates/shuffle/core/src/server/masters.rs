@@ -102,9 +102,10 @@ impl Masters {
 }
 
 impl Server {
-    /// Whose word counts about a shuffle: the link that has it.
-    pub fn governor(&self, shuffle: ShuffleId) -> Option<LinkId> {
-        self.shuffles.get(&shuffle).map(|held| held.link)
+    /// The link of the master that governs a shuffle, and what this server is called in it.
+    pub fn governor(&self, shuffle: ShuffleId) -> Option<(LinkId, ServerId)> {
+        let held = self.shuffles.get(&shuffle)?;
+        Some((held.link, held.me))
     }
 
     /// A master wants to use this server.
@@ -167,7 +168,7 @@ impl Server {
             ToNode::Seal(seal) => seal.shuffle,
         };
         let governor = self.governor(shuffle);
-        if Guard::Governor.holds() && governor.is_some_and(|governor| governor != link) {
+        if Guard::Governor.holds() && governor.is_some_and(|(governor, _)| governor != link) {
             return;
         }
         match message {
@@ -180,7 +181,7 @@ impl Server {
 
     /// Tells the master of a shuffle something.
     pub(super) fn report(&self, shuffle: ShuffleId, message: ToMaster, effects: &mut Effects) {
-        if let Some(link) = self.governor(shuffle) {
+        if let Some((link, _)) = self.governor(shuffle) {
             effects.push(ServerEffect::Report { link, message });
         }
     }

@@ -144,7 +144,7 @@ fn what_a_master_says_about_the_shuffle_of_another_changes_nothing() {
     other.groups.clear();
     assert_eq!(says(&mut holder, B, ToNode::Plan(other.into())), []);
     assert_eq!(says(&mut holder, B, ToNode::Close(shuffle(A))), []);
-    assert_eq!(holder.server.governor(shuffle(A)), Some(A));
+    assert_eq!(holder.server.governor(shuffle(A)), Some((A, me(A))));
     assert!(is_acked(push(&mut holder, A, 2)));
     says(&mut holder, A, ToNode::Close(shuffle(A)));
     assert_eq!(holder.server.governor(shuffle(A)), None);
@@ -173,7 +173,7 @@ fn two_masters_that_call_a_server_the_same_are_told() {
         application: None,
     });
     assert!(is_dismissed(&effects, link));
-    assert_eq!(holder.server.governor(shuffle(A)), Some(A));
+    assert_eq!(holder.server.governor(shuffle(A)), Some((A, me(A))));
 }
 
 #[test]

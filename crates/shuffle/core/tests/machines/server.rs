@@ -576,7 +576,6 @@ fn a_copy_whose_batches_are_refused_as_damaged_is_itself_the_damaged_one() {
             ServerEffect::Tell {
                 to,
                 message: ToServer::Push(push),
-                ..
             } => Some((*to, *push)),
             _ => None,
         })

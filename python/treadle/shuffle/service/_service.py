@@ -123,16 +123,15 @@ class Service:
             if address is None:
                 count = integer("servers", servers, 1, _MOST_SERVERS)
                 limit = memory_limit_of(memory_limit, "memory_limit", 0.5)
+                from treadle.shuffle.service._journal_writer import Keeper
+
                 self._master = _core.ShuffleMaster(**self._connection)
+                self._keeper = Keeper.of(self._master, None)
                 address = self._master.address
                 self._start(address, count, limit, local_directory)
                 self._master_address: str = address
             else:
                 self._master_address = self._own(address) if own_master else address
-            if self._master is not None:
-                from treadle.shuffle.service._journal_writer import Keeper
-
-                self._keeper = Keeper.of(self._master, None)
             self.address: str = address
             self._native = self._connect(self._master_address)
         except BaseException:
@@ -164,6 +163,11 @@ class Service:
             timeout=self.timeout,
             **self._connection,
         )
+
+    def _renew(self) -> None:
+        """Connect to the master again."""
+        self._native.close()
+        self._native = self._connect(self._master_address)
 
     def _native_of(self, number: int, limit: float) -> Any:
         """Return the connection to the master of a shuffle."""

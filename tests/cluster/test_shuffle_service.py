@@ -298,12 +298,15 @@ def test_a_server_that_is_asked_to_end_leaves_its_rows_with_others(servers: Serv
 
 
 def test_a_master_that_is_gone_is_named(servers: Servers) -> None:
-    with servers.service.shuffle(1, 1, "i8", name="orphan") as shuffle:
+    with (
+        Service(servers.master.address, own_master=False, timeout=SOON) as service,
+        service.shuffle(1, 1, "i8", name="orphan") as shuffle,
+    ):
         servers.master.end()
         with pytest.raises(ConnectionError, match=r"the shuffle master at .* is gone"):
             shuffle.write(0, np.arange(3), 0)
     server = servers.processes["a"]
-    until(lambda: "the rows here are dropped" in server.output, lambda: server.output)
+    until(lambda: "Its own shuffles end here" in server.output, lambda: server.output)
     server.send(signal.SIGTERM)
     assert server.wait() == 0
 
@@ -313,8 +316,8 @@ def test_shuffles_of_an_application_without_a_process_end(
 ) -> None:
     monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
     master = start("shuffle-master", "127.0.0.1:0", "--lease", "0.5")
-    with Service(master.address, timeout=SOON) as watcher:
-        with Service(master.address, priority=3, timeout=SOON) as service:
+    with Service(master.address, own_master=False, timeout=SOON) as watcher:
+        with Service(master.address, own_master=False, priority=3, timeout=SOON) as service:
             start("shuffle-server", master.address, "--http", "none")
             until(lambda: watcher.state()["servers"], "there is a server")
             shuffle = service.shuffle(1, 1, "i8", copies=1)

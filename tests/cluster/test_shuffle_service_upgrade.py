@@ -13,7 +13,7 @@ from treadle.shuffle import Service, ShuffleError
 from waiting import SOON, until
 
 # The newest version of the protocol that this build speaks, and those of the releases after it.
-NOW = 1
+NOW = 2
 NEXT, AFTER = NOW + 1, NOW + 2
 SAID = "TREADLE_TESTING_SHUFFLE_PROTOCOL"
 MAPS, PARTITIONS = 6, 12

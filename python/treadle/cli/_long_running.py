@@ -30,7 +30,6 @@ __all__ = [
     "journal_option",
     "log_options",
     "pages_of",
-    "reachable",
     "scheduler_of",
     "security_options",
     "supervised_option",
@@ -265,17 +264,6 @@ class Ending:
             return
         self.now = self.asked or number == signal.SIGINT
         self.asked = True
-
-
-def reachable(scheduler: str) -> str:
-    """Return an address of this host that whoever reaches the scheduler, or the master of shuffles, can reach."""
-    from distributed.utils import get_ip
-
-    host, _, port = scheduler.partition("://")[2].rpartition(":")
-    host = host.strip("[]")
-    find: Callable[..., str] = get_ip
-    own = "127.0.0.1" if host in ("", "127.0.0.1", "localhost") else find(host, int(port))
-    return f"[{own}]:0" if ":" in own else f"{own}:0"
 
 
 def pages_of(http: str, names: tuple[str, ...], token_file: str | None) -> dict[str, Any]:

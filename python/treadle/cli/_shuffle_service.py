@@ -23,12 +23,12 @@ from treadle.cli._long_running import (
     journal_option,
     log_options,
     pages_of,
-    reachable,
     security_options,
     supervised_option,
 )
 from treadle.cli._values import Seconds, limit_of
 from treadle.common._memory_limit import HELP, disk_limit_of, memory_limit_of
+from treadle.common._own_address import reachable
 
 __all__ = ["shuffle_master", "shuffle_server"]
 
@@ -86,8 +86,8 @@ def shuffle_master(
     """Run the master of a shuffle service until SIGTERM or Ctrl-C.
 
     ADDRESS is where to listen; by default 127.0.0.1:7790. Servers join with
-    `treadle shuffle-server ADDRESS`, programs connect with treadle.shuffle.Service(ADDRESS). When the
-    master ends, so do all shuffles.
+    `treadle shuffle-server ADDRESS`, programs connect with treadle.shuffle.Service(ADDRESS). When it
+    ends, so do the shuffles of programs that have no master of their own, and no others.
     """
     credentials = Credentials.of_options(tls, insecure, secret_file)
     with clear_errors():
@@ -208,8 +208,8 @@ def shuffle_server(
     """Run a server of the shuffle service whose master is at MASTER_ADDRESS.
 
     On SIGTERM it leaves in order: its rows are copied to other servers first. A second SIGTERM, or
-    Ctrl-C, ends it at once. When the master is lost, the server drops its rows and waits for a master
-    at the same address.
+    Ctrl-C, ends it at once. When the master is lost, the server drops what that has here, goes on for the
+    masters of other applications, and joins the next one at the same address.
     """
     credentials = Credentials.of_options(tls, insecure, secret_file)
     master = credentials.address(master)
@@ -305,7 +305,7 @@ def _joined(
     said = False
     while not ending.asked:
         try:
-            return _core.ShuffleServer(master, **options, timeout=30.0)
+            return _core.ShuffleServer(master, **options, timeout=30.0, patience=death_timeout)
         except (OSError, TimeoutError) as error:
             if until is not None and time.monotonic() >= until:
                 raise
@@ -323,7 +323,7 @@ def _leave(server: Any, ending: Ending, patience: float, waits: Callable[[], str
     """Wait until what is here is copied elsewhere; say what that waits for."""
     # Without a master there is nobody to copy for.
     with suppress(OSError, RuntimeError):
-        server.drain(10.0)
+        server.drain()
         telling = _Telling()
         until = time.monotonic() + patience
         while not ending.now and not server.drained and time.monotonic() < until:
@@ -353,7 +353,7 @@ def _what_it_waits_for(master: str, credentials: Credentials, name: str) -> str 
     from treadle.shuffle import Service, ShuffleError
 
     try:
-        with Service(master, **credentials.of_connections()) as service:
+        with Service(master, own_master=False, **credentials.of_connections()) as service:
             return _what_keeps(name, service.state())
     except (OSError, ShuffleError) as error:
         return f"the rows of {name} are copied to other servers ({error})"
@@ -363,7 +363,7 @@ def _drain(master: str, credentials: Credentials, name: str, patience: float) ->
     """Ask a server to leave, and wait until it has."""
     from treadle.shuffle import Service
 
-    with Service(master, **credentials.of_connections()) as service:
+    with Service(master, own_master=False, **credentials.of_connections()) as service:
         service.drain(name)
         until = time.monotonic() + patience
         telling = _Telling()

@@ -144,7 +144,8 @@ def _asked_service(address: str, credentials: Credentials) -> Shuffles:
     from treadle.shuffle import Service
 
     connection = credentials.of_connections()
-    with Service(credentials.address(address), timeout=_PATIENCE, **connection) as service:
+    at = credentials.address(address)
+    with Service(at, own_master=False, timeout=_PATIENCE, **connection) as service:
         return service.records()
 
 

@@ -24,7 +24,6 @@ from treadle.cli._long_running import (
     Ending,
     LogFile,
     log_options,
-    reachable,
     scheduler_of,
     security_options,
     supervised_option,
@@ -32,6 +31,7 @@ from treadle.cli._long_running import (
 from treadle.cli._supervisor import nworkers_of, supervise
 from treadle.cli._values import Seconds
 from treadle.cli._worker_options import checked, worker_options
+from treadle.common._own_address import reachable
 from treadle.errors._exit_status import LEFT, LOST, OVERFLOWED, RESTART, UNREACHED
 from treadle.pickling._script import become_worker
 

@@ -33,11 +33,16 @@ _UNKNOWN = (2**64 - 1,) * 3
 _MOST_RANGES = 10_000
 
 
+# The masters of clusters whose scheduler is in this process, by service and application. A Python side that
+# replaces another finds its master here.
+_kept: dict[tuple[str, int], Service] = {}
+
+
 class ShuffleServices:
     """The services at which shuffles of this cluster are, by address.
 
-    The cluster is one application of a service: workers that write and read are members of it, and so is
-    this process, which keeps its shuffles while there are no workers.
+    The cluster is one application of a service, and this process has its master: shuffles of the cluster end
+    with this process, and with nothing else, not even with this object if it is replaced. Workers that write and read are members of it.
 
     Parameters
     ----------
@@ -70,8 +75,8 @@ class ShuffleServices:
         partitions: int,
         outputs: list[tuple[int, int]],
         again: bool,
-    ) -> tuple[int, int]:
-        """Return the cluster's application at a service, and the number of a shuffle there.
+    ) -> tuple[int, int, str]:
+        """Return the cluster's application at a service, the number of a shuffle there, and where its master is.
 
         It is registered when somebody asks for the first time. Rows for other partitions than ``outputs``, in
         ranges, are not pushed. ``again``: it has ended before, and its outputs may be used still.
@@ -84,15 +89,15 @@ class ShuffleServices:
             It refuses, has no servers, or the shuffle is over.
         """
         at = self._at(service)
-        there = await at.register(name, number, maps, partitions, outputs, again)
-        return self._application, there
+        there, master = await at.register(name, number, maps, partitions, outputs, again)
+        return self._application, there, master
 
     async def over(self, number: int, service: str) -> None:
         """End a shuffle: nobody needs its rows any more."""
         try:
             await self._at(service).over(number)
         except (OSError, ShuffleError) as error:
-            # Its rows go with the lease of this application.
+            # Its rows go with this process.
             logger.warning("shuffle %s at %s is not ended: %s", number, service, error)
 
     async def records(self) -> dict[int, dict[str, Any]]:
@@ -158,7 +163,7 @@ class _At:
         partitions: int,
         outputs: list[tuple[int, int]],
         again: bool,
-    ) -> int:
+    ) -> tuple[int, str]:
         async with self._lock:
             service = await self._connected()
             if why := self._over.get(number):
@@ -180,7 +185,7 @@ class _At:
                     )
                 except TimeoutError:
                     # It may be registered all the same. Whoever connects again finds it.
-                    self._leave()
+                    service._native.close()
                     raise
                 if not domains:
                     await _in_thread(service._native.finish, there, _PATIENCE)
@@ -197,7 +202,7 @@ class _At:
                     )
                 self._numbers[number] = there
                 self._names[number] = name
-            return there
+            return there, service._master_address
 
     async def over(self, number: int) -> None:
         async with self._lock:
@@ -230,12 +235,19 @@ class _At:
     def _leave(self) -> None:
         service, self._service = self._service, None
         if service is not None:
+            _kept.pop((self._address, self._application), None)
             service.close()
 
     async def _connected(self) -> Service:
         """Return the connection to the service; make it, and find out what is there."""
-        if self._service is not None and self._service._native.over is not None:
-            self._leave()
+        kept = _kept.get((self._address, self._application))
+        if kept is not None and (self._service is None or kept._native.over is not None):
+            self._service = kept
+            try:
+                await _in_thread(kept._renew)
+                await self._adopt(kept)
+            except OSError:
+                self._leave()
         if self._service is None:
             connect = partial(
                 Service,
@@ -253,7 +265,7 @@ class _At:
             except BaseException:
                 service.close()
                 raise
-            self._service = service
+            self._service = _kept[self._address, self._application] = service
         return self._service
 
     async def _adopt(self, service: Service) -> None:
@@ -273,7 +285,9 @@ class _At:
                 self._names[number] = name
             else:
                 await self._finish(service, name, shuffle["shuffle"])
-        why = f"the shuffle master at {self._address} has ended, and the rows with it"
+        why = (
+            f"the master of the shuffle service at {self._address} has ended, and the rows with it"
+        )
         for number in before:
             if number not in self._numbers:
                 self._note_over(number, f"{why}. Compute it again")

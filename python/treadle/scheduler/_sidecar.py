@@ -337,7 +337,7 @@ class Sidecar:
     async def _numbers_running(self) -> set[int]:
         return {told["number"] for told in await self.scheduler.ask("", "shuffles", {})}
 
-    async def _register_shuffle(self, **asked: Any) -> tuple[int, int]:
+    async def _register_shuffle(self, **asked: Any) -> tuple[int, int, str]:
         return await self._at_services().register(**asked)
 
     async def _records_at_services(self) -> dict[int, dict[str, Any]]:

@@ -165,7 +165,7 @@ class AtServers:
 
 
 class Services:
-    """The connections of a worker to shuffle services, by address."""
+    """The connections of a worker to masters of shuffles, by address."""
 
     def __init__(self, credentials: Mapping[str, Any], native: Native) -> None:
         # What they keep is memory of the worker.
@@ -184,17 +184,27 @@ class Services:
         Raises
         ------
         OSError
-            The shuffle master cannot be reached.
+            The master cannot be reached.
         """
         with self._lock:
+            for other, known in list(self._services.items()):
+                if known._native.over is not None:
+                    self._services.pop(other).close()
             service = self._services.get(address)
-            if service is None or service._native.over is not None:
+            if service is None:
                 try:
                     service = Service(
-                        address, application=application, timeout=_ANSWER, **self._credentials
+                        address,
+                        own_master=False,
+                        application=application,
+                        timeout=_ANSWER,
+                        **self._credentials,
                     )
                 except OSError as error:
-                    raise unreachable(address, "this worker", error) from error
+                    raise OSError(
+                        f"the master of this cluster's shuffles, at {address} in the process of the scheduler's "
+                        f"Python side, cannot be reached from this worker: {error}"
+                    ) from error
                 service._native.belong_to(self._native)
                 self._services[address] = service
             return service

@@ -225,8 +225,8 @@ class Shuffles:
         late = f"the scheduler did not register this shuffle at {address} within {_PATIENCE:.0f} s"
         asked = {"name": name, "number": number, "service": address, **about}
         told = self._call("sidecar", "register_shuffle", pack(asked), late)
-        application, there = unpack_answer(told)
-        shuffle = self._services.at(address, application).attach(there)
+        application, there, master = unpack_answer(told)
+        shuffle = self._services.at(master, application).attach(there)
         called = label(name, number)
         if shuffle.name != called:
             raise Gone(

@@ -10,7 +10,7 @@ use treadle_broadcast_node::Callbacks;
 use treadle_messages::FromWorker;
 use treadle_net::Wait;
 use treadle_reactor::thread::lock;
-use treadle_shuffle::ToMaster;
+use treadle_shuffle::{LinkId, ToMaster};
 use treadle_shuffle_node as shuffle;
 use treadle_types::ClientId;
 
@@ -74,7 +74,7 @@ impl Callbacks for PlaneCallbacks {
 pub(super) struct ShuffleCallbacks(pub(super) Weak<Inner>);
 
 impl shuffle::Callbacks for ShuffleCallbacks {
-    fn tell(&self, message: ToMaster) {
+    fn tell(&self, _link: LinkId, message: ToMaster) {
         if let Some(inner) = self.0.upgrade() {
             lock(&inner.machine)
                 .outbox

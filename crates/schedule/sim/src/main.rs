@@ -24,6 +24,7 @@ const USAGE: &str = "usage: treadle-sim --seed N [--without GUARD]     one seed,
        treadle-sim --broadcast --sweep         pushes through trees of depths 0 to 5, as lines of JSON
        treadle-sim --shuffle …                 the same for the shuffle plane, without --scaling, and
        treadle-sim --service …                 for the stand-alone shuffle service, and
+       treadle-sim --masters …                 for applications with masters of their own there, and
        treadle-sim --service --large           what its master takes for 40,000 × 40,000";
 
 /// After so many failures it stops.
@@ -45,6 +46,7 @@ struct Arguments {
     broadcast: bool,
     shuffle: bool,
     service: bool,
+    masters: bool,
     without: Option<String>,
 }
 
@@ -92,6 +94,18 @@ impl Plane {
                 guards: guards.map(|guard| guard.path()).collect(),
                 simulate: |seed, trace| {
                     let summary = shuffle::simulate_service(seed, trace)?;
+                    Ok((summary.steps, format!("{summary:?}")))
+                },
+                report: None,
+            };
+        }
+        if arguments.masters {
+            let guards = treadle_shuffle::Guard::ALL.iter();
+            return Self {
+                option: "--masters ",
+                guards: guards.map(|guard| guard.path()).collect(),
+                simulate: |seed, trace| {
+                    let summary = shuffle::simulate_masters(seed, trace)?;
                     Ok((summary.steps, format!("{summary:?}")))
                 },
                 report: None,
@@ -146,6 +160,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--broadcast" => arguments.broadcast = true,
             "--shuffle" => arguments.shuffle = true,
             "--service" => arguments.service = true,
+            "--masters" => arguments.masters = true,
             "--without" => arguments.without = Some(value()?),
             _ => return Err(format!("{word} is not known")),
         }

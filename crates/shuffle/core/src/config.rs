@@ -46,6 +46,8 @@ pub struct Config {
     pub reserve: u64,
     /// How often the rows of one shuffle may be found damaged before its barrier fails.
     pub repairs: u32,
+    /// A server drops a master of which it has not heard for so long, with its shuffles.
+    pub lease: Duration,
 }
 
 impl Default for Config {
@@ -67,6 +69,7 @@ impl Default for Config {
             stripes: 1,
             reserve: 10,
             repairs: 5,
+            lease: Duration::from_secs(60),
         }
     }
 }
@@ -102,6 +105,10 @@ treadle_guards::guards! {
         Late,
         /// A copy that cannot take a push ends its epoch: rows go on to other servers.
         Poison,
+        /// A server takes words about a shuffle from the master that governs it alone.
+        Governor,
+        /// An application has one master at a server.
+        OneMaster,
     }
 }
 

@@ -29,48 +29,49 @@ impl Default for Tenant {
     }
 }
 
-/// The leases of all applications. The host ends the shuffles that [`Leases::expire`] returns
-/// ([`MasterEvent::End`](crate::MasterEvent::End)).
+/// Who has to say again and again that it is there, and what ends if it does not: the shuffles of
+/// applications at a master, where the host ends those that [`Leases::expire`] returns
+/// ([`MasterEvent::End`](crate::MasterEvent::End)); the links of masters at a server.
 #[derive(Debug)]
-pub struct Leases {
+pub struct Leases<Who = ApplicationId, What = ShuffleId> {
     length: Duration,
-    applications: BTreeMap<ApplicationId, Lease>,
+    holders: BTreeMap<Who, Lease<What>>,
     /// When this machine was last asked something.
     awake: Duration,
 }
 
 #[derive(Debug)]
-struct Lease {
+struct Lease<What> {
     until: Duration,
-    shuffles: BTreeSet<ShuffleId>,
+    what: BTreeSet<What>,
 }
 
-impl Leases {
+impl<Who: Copy + Ord, What: Copy + Ord> Leases<Who, What> {
     /// Leases that last for `length` after each heartbeat.
     pub fn new(length: Duration) -> Self {
         Self {
             length,
-            applications: BTreeMap::new(),
+            holders: BTreeMap::new(),
             awake: Duration::ZERO,
         }
     }
 
-    /// An application registers a shuffle, and is there.
-    pub fn grant(&mut self, application: ApplicationId, shuffle: ShuffleId, now: Duration) {
+    /// Somebody is there, and `what` ends with its lease.
+    pub fn grant(&mut self, who: Who, what: What, now: Duration) {
         self.wake(now);
         let until = now + self.length;
-        let lease = self.applications.entry(application).or_insert(Lease {
+        let lease = self.holders.entry(who).or_insert(Lease {
             until,
-            shuffles: BTreeSet::new(),
+            what: BTreeSet::new(),
         });
         lease.until = until;
-        lease.shuffles.insert(shuffle);
+        lease.what.insert(what);
     }
 
-    /// A heartbeat. False: the application has no lease, and its shuffles are gone.
-    pub fn renew(&mut self, application: ApplicationId, now: Duration) -> bool {
+    /// A heartbeat. False: there is no lease, and what was granted is gone.
+    pub fn renew(&mut self, who: Who, now: Duration) -> bool {
         self.wake(now);
-        let lease = self.applications.get_mut(&application);
+        let lease = self.holders.get_mut(&who);
         let is_known = lease.is_some();
         if let Some(lease) = lease {
             lease.until = now + self.length;
@@ -78,23 +79,23 @@ impl Leases {
         is_known
     }
 
-    /// A shuffle has ended.
-    pub fn end(&mut self, shuffle: ShuffleId) {
-        self.applications.retain(|_, lease| {
-            lease.shuffles.remove(&shuffle);
-            !lease.shuffles.is_empty()
+    /// It has ended without that.
+    pub fn end(&mut self, what: What) {
+        self.holders.retain(|_, lease| {
+            lease.what.remove(&what);
+            !lease.what.is_empty()
         });
     }
 
-    /// The shuffles of the applications that have not renewed their leases. They have none any more.
-    pub fn expire(&mut self, now: Duration) -> Vec<ShuffleId> {
+    /// What was granted to those that have not renewed their leases. They have none any more.
+    pub fn expire(&mut self, now: Duration) -> Vec<What> {
         self.wake(now);
         let mut ended = Vec::new();
         if Guard::Lease.holds() {
-            self.applications.retain(|_, lease| {
+            self.holders.retain(|_, lease| {
                 let is_over = lease.until <= now;
                 if is_over {
-                    ended.extend(lease.shuffles.iter().copied());
+                    ended.extend(lease.what.iter().copied());
                 }
                 !is_over
             });
@@ -104,14 +105,16 @@ impl Leases {
 
     /// When [`Leases::expire`] is due; `None`: not before another call.
     pub fn next_deadline(&self) -> Option<Duration> {
-        self.applications.values().map(|lease| lease.until).min()
+        // Without the guard nothing is ever due.
+        let due = self.holders.values().map(|lease| lease.until).min();
+        due.filter(|_| Guard::Lease.holds())
     }
 
     /// A process that was stopped itself has not seen silence: all get a whole lease again.
     fn wake(&mut self, now: Duration) {
         let due = self.next_deadline();
         if due.is_some_and(|due| now > due + self.length / 2 && now > self.awake + self.length) {
-            for lease in self.applications.values_mut() {
+            for lease in self.holders.values_mut() {
                 lease.until = now + self.length;
             }
         }

@@ -13,7 +13,7 @@
 //! | `block` | the row-block format: what a batch is as bytes |
 //! | `layout`, `plan` | where partitions live; that as it is told to others |
 //! | `master` | registration, loss, commit, the end |
-//! | `server` | batches: taking them in, deduplication, memory and files, sealing, reading |
+//! | `server` | batches: taking them in, deduplication, memory and files, sealing, reading; the masters it serves |
 //! | `writer` | transfers: what is pushed where, within which window, and the receipt |
 //! | `lease` | applications that are there, and what is cleaned when they are not |
 //! | `reader` | a partition: where to get it, and whether it is all of it |
@@ -55,7 +55,7 @@ pub use message::{
 pub use plan::{Group, Plan};
 pub use reader::{ReadError, Reader, ReaderEffect, ReaderEvent};
 pub use receipt::{Chosen, Commit, Expected, Receipt, ReceiptError, Receipts, Share, Winners};
-pub use server::{ConnectionId, Place, Sent, Server, ServerEffect, ServerEvent};
+pub use server::{ConnectionId, LinkId, Place, Sent, Server, ServerEffect, ServerEvent};
 pub use tally::{RowDigest, Tally};
 pub use usage::Usage;
 pub use writer::{Gathered, TransferError, Writer, WriterEffect, WriterEvent};

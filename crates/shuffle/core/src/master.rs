@@ -182,6 +182,15 @@ impl Master {
         }
     }
 
+    /// One whose first shuffle begins at the server with this position among all. Masters that do not know of each
+    /// other begin at different ones.
+    pub fn beginning(config: Config, at: usize) -> Self {
+        Self {
+            registered: at,
+            ..Self::new(config)
+        }
+    }
+
     /// Takes an event in; what follows is appended to `effects`.
     ///
     /// # Errors

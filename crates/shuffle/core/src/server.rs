@@ -12,6 +12,7 @@ mod counts;
 mod fill;
 mod group;
 mod ledger;
+mod masters;
 mod members;
 mod memory;
 mod pushes;
@@ -32,6 +33,7 @@ use crate::block::Table;
 use crate::config::Guard;
 use crate::server::fill::Fills;
 use crate::server::group::{GroupState, Role};
+use crate::server::masters::Masters;
 use crate::server::members::Members;
 use crate::server::memory::Memory;
 use crate::server::pushes::Parked;
@@ -40,9 +42,11 @@ use crate::server::read_queue::ReadQueue;
 use crate::server::reads::Reading;
 use crate::server::shares::Shares;
 use crate::{
-    BatchId, Config, FromServer, Group, GroupId, MapRange, Plan, Push, ReadPiece, Refusal,
-    ServerId, ShuffleError, ShuffleId, Tenant, ToMaster, ToNode, ToServer,
+    ApplicationId, BatchId, Config, FromServer, Group, GroupId, MapRange, Plan, Push, ReadPiece,
+    Refusal, ServerId, ShuffleError, ShuffleId, Tenant, ToMaster, ToNode, ToServer,
 };
+
+pub use masters::LinkId;
 
 /// A connection from a writer or a reader. The host numbers them, and uses no number twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -93,8 +97,20 @@ pub enum ServerEvent {
     },
     /// A connection is gone.
     Disconnected(ConnectionId),
-    /// The master says something.
-    Master(ToNode),
+    /// A master wants to use this server.
+    Governed {
+        link: LinkId,
+        /// What this server is called by it: by no other, and in no other link.
+        me: ServerId,
+        /// Its application, if it has one only.
+        application: Option<ApplicationId>,
+    },
+    /// A master is there.
+    Heard(LinkId),
+    /// A link has ended, and with it the shuffles of its master.
+    Ungoverned(LinkId),
+    /// A master says something.
+    Master { link: LinkId, message: ToNode },
     /// How much memory rows may take: beyond `target` they go to files, and beyond `limit` no more is
     /// let in.
     Budget {
@@ -225,8 +241,14 @@ pub enum ServerEffect {
         to: ServerId,
         message: ToServer,
     },
-    /// Tell the master.
-    Report(ToMaster),
+    /// Tell a master.
+    Report { link: LinkId, message: ToMaster },
+    /// This server does not serve a master, or does not any more. [`ServerEvent::Ungoverned`] may follow.
+    Dismiss {
+        link: LinkId,
+        /// Why, for people.
+        reason: &'static str,
+    },
     /// Close a connection, with all that is to be sent on it. [`ServerEvent::Disconnected`] may follow.
     Disconnect(ConnectionId),
 }
@@ -234,7 +256,7 @@ pub enum ServerEffect {
 /// The server's machine.
 #[derive(Debug)]
 pub struct Server {
-    me: ServerId,
+    masters: Masters,
     config: Config,
     now: Duration,
     shuffles: BTreeMap<ShuffleId, Held>,
@@ -261,6 +283,9 @@ pub struct Server {
 /// What is held of a shuffle.
 #[derive(Debug)]
 struct Held {
+    /// The link of the master that governs it, and what this server is called there.
+    link: LinkId,
+    me: ServerId,
     plan: Arc<Plan>,
     groups: BTreeMap<GroupId, GroupState>,
 }
@@ -271,10 +296,18 @@ type Arriving = (ConnectionId, ShuffleId, GroupId, BatchId);
 type Effects = Vec<ServerEffect>;
 
 impl Server {
-    /// A server that holds nothing.
+    /// A server of one master, [`LinkId::ONLY`], which ends with it.
     pub fn new(me: ServerId, config: Config) -> Self {
         Self {
-            me,
+            masters: Masters::only(me, config.lease),
+            ..Self::of_any(config)
+        }
+    }
+
+    /// A server that any master may use.
+    pub fn of_any(config: Config) -> Self {
+        Self {
+            masters: Masters::none(config.lease),
             config,
             now: Duration::ZERO,
             shuffles: BTreeMap::new(),
@@ -328,12 +361,14 @@ impl Server {
                 self.arrived(from, push, table, effects)?;
             }
             ServerEvent::Disconnected(from) => self.disconnected(from, effects),
-            ServerEvent::Master(message) => match message {
-                ToNode::Plan(plan) => self.plan(plan, effects),
-                ToNode::Close(shuffle) => self.close(shuffle, effects),
-                ToNode::Seal(seal) => self.seal(seal, effects),
-                ToNode::Committed { .. } => {}
-            },
+            ServerEvent::Governed {
+                link,
+                me,
+                application,
+            } => self.governed(link, me, application, effects),
+            ServerEvent::Heard(link) => self.masters.heard(link, self.now),
+            ServerEvent::Ungoverned(link) => self.ungoverned(link, effects),
+            ServerEvent::Master { link, message } => self.told(link, message, effects),
             ServerEvent::Budget { target, limit } => {
                 (self.memory.target, self.memory.limit) = (target, limit.max(target));
                 self.unpark(effects);
@@ -356,6 +391,7 @@ impl Server {
             ServerEvent::Peer(message) => self.peer(message, effects),
             ServerEvent::Unreached(server) => self.unreached(server),
             ServerEvent::Tick => {
+                self.expire_masters(effects);
                 self.unpark(effects);
             }
         }
@@ -372,7 +408,8 @@ impl Server {
     pub fn next_deadline(&self) -> Option<Duration> {
         let parked = self.parked.iter().map(|parked| parked.until).min();
         let disk = self.memory.retry_at();
-        parked.into_iter().chain(disk).chain(self.fills_due()).min()
+        let due = parked.into_iter().chain(disk).chain(self.fills_due());
+        due.chain(self.masters.next_deadline()).min()
     }
 
     /// Bytes of rows in memory, and bytes that are on their way into it.
@@ -413,10 +450,15 @@ impl Server {
     }
 
     /// A plan, or a newer one. Groups that it does not have are gone; nobody will ask for them.
-    fn plan(&mut self, plan: Arc<Plan>, effects: &mut Effects) {
+    fn plan(&mut self, link: LinkId, plan: Arc<Plan>, effects: &mut Effects) {
+        let Some(me) = self.masters.me(link) else {
+            return;
+        };
         let id = plan.shuffle;
         self.asked.remove(&id);
         let held = self.shuffles.entry(id).or_insert_with(|| Held {
+            link,
+            me,
             plan: plan.clone(),
             groups: BTreeMap::new(),
         });
@@ -424,10 +466,7 @@ impl Server {
             return;
         }
         held.plan = plan.clone();
-        let mine: Vec<(GroupId, Role, &Group)> = self.mine(&plan).collect();
-        let Some(held) = self.shuffles.get(&id) else {
-            return;
-        };
+        let mine: Vec<(GroupId, Role, &Group)> = mine(held.me, &plan).collect();
         let is_gone = |copy: &&GroupId| !mine.iter().any(|(mine, ..)| mine == *copy);
         let gone: Vec<GroupId> = held.groups.keys().filter(is_gone).copied().collect();
         for group in gone {
@@ -494,45 +533,23 @@ impl Server {
         self.end_reads(shuffle, group, reason, effects);
     }
 
-    /// The copies of a plan that are of this process.
-    fn mine<'p>(&self, plan: &'p Plan) -> impl Iterator<Item = (GroupId, Role, &'p Group)> {
-        let is_mine = |copy: &GroupId| self.is_mine(*copy);
-        let copies = plan.groups.iter().filter_map(move |group| {
-            let mut copies = group.holders().map(|holder| group.id.at(holder));
-            let copy = copies.find(is_mine)?;
-            let role = Role {
-                takes: group.takes() || group.filling == Some(copy.server),
-                is_first: group.copies.first() == Some(&copy.server),
-                is_sole: group.copies.len() < 2,
-                has_siblings: plan.chain(group).nth(1).is_some(),
-            };
-            Some((copy, role, group))
-        });
-        copies.collect::<Vec<_>>().into_iter()
-    }
-
     /// Whose a shuffle is. One that is not known here has the least priority.
     fn tenant(&self, shuffle: ShuffleId) -> Tenant {
         let held = self.shuffles.get(&shuffle);
         held.map_or_else(Tenant::default, |held| held.plan.tenant)
     }
 
-    /// Whether a group is of this process.
-    fn is_mine(&self, group: GroupId) -> bool {
-        match Guard::Incarnation.holds() {
-            true => group.server == self.me,
-            false => group.server.node == self.me.node,
-        }
-    }
-
     /// The group that is meant, if it is here.
     fn resolve(&self, shuffle: ShuffleId, group: GroupId) -> Result<GroupId, Refusal> {
-        if !self.is_mine(group) {
-            return Err(Refusal::Stranger(self.me));
-        }
         let Some(held) = self.shuffles.get(&shuffle) else {
-            return Err(Refusal::Unknown);
+            return Err(match self.masters.link_of(group.server) {
+                Some(_) => Refusal::Unknown,
+                None => Refusal::Stranger(self.masters.like(group.server)),
+            });
         };
+        if !is_it(held.me, group.server) {
+            return Err(Refusal::Stranger(held.me));
+        }
         if held.groups.contains_key(&group) {
             return Ok(group);
         }
@@ -540,6 +557,29 @@ impl Server {
             Some(&last) if !Guard::Generation.holds() => Ok(last),
             _ => Err(Refusal::Stale(held.plan.generation)),
         }
+    }
+}
+
+/// The copies of a plan that are of this server, which is called `me` in it.
+fn mine(me: ServerId, plan: &Plan) -> impl Iterator<Item = (GroupId, Role, &Group)> {
+    plan.groups.iter().filter_map(move |group| {
+        let mut copies = group.holders().map(|holder| group.id.at(holder));
+        let copy = copies.find(|copy| is_it(me, copy.server))?;
+        let role = Role {
+            takes: group.takes() || group.filling == Some(copy.server),
+            is_first: group.copies.first() == Some(&copy.server),
+            is_sole: group.copies.len() < 2,
+            has_siblings: plan.chain(group).nth(1).is_some(),
+        };
+        Some((copy, role, group))
+    })
+}
+
+/// Whether a server that is called `me` is meant.
+fn is_it(me: ServerId, meant: ServerId) -> bool {
+    match Guard::Incarnation.holds() {
+        true => meant == me,
+        false => meant.node == me.node,
     }
 }
 
@@ -552,6 +592,7 @@ fn may_free(event: &ServerEvent) -> bool {
             ..
         } | ServerEvent::Budget { .. }
             | ServerEvent::Measured { .. }
+            | ServerEvent::Heard(_)
             | ServerEvent::Tick
     )
 }

@@ -11,11 +11,10 @@ use treadle_shuffle::{
     BatchId, ConnectionId, FromServer, GroupId, Push, ServerEvent, ShuffleId, ToServer,
 };
 use treadle_shuffle_wire::{FROM_SERVER, TO_SERVER, decode_shuffled, encode_shuffled};
-use treadle_types::WorkerId;
 
 use crate::held::Held;
 use crate::machines::{Machines, Step};
-use crate::{Inner, Plane};
+use crate::{Inner, Plane, unpacked};
 
 /// How many messages are received before the machines handle them.
 const TAKEN: usize = 64;
@@ -354,11 +353,10 @@ fn message(object: Object) -> Result<Came, String> {
 
 impl Machines {
     fn connected(&mut self, peer: Peer) -> ConnectionId {
-        let member = WorkerId(peer.client());
+        let member = unpacked(peer.client());
         let from = self.incoming.add(peer);
-        // Releases before do not say who they are.
-        if member.0 != 0 {
-            let member = member.into();
+        // Servers of any master do not say who they are.
+        if member.node != 0 {
             let connected = ServerEvent::Connected { from, member };
             self.steps.push_back(Step::Server(connected));
         }

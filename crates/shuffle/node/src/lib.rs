@@ -54,10 +54,11 @@ use treadle_net::pool::Pool;
 use treadle_net::{Lane, Options, Poller, Signal, Wait};
 use treadle_rows::Wanted;
 use treadle_shuffle::{
-    AttemptId, Config, ServerEvent, ShuffleId, Tenant, ToMaster, ToNode, Transfer,
+    ApplicationId, AttemptId, Config, LinkId, Server, ServerEvent, ServerId, ShuffleId, Tenant,
+    ToMaster, ToNode, Transfer,
 };
 use treadle_shuffle_wire::{FROM_SERVER, encode_shuffled};
-use treadle_types::{Runs, WorkerId};
+use treadle_types::Runs;
 
 pub use arena::{Arena, ArenaMemory};
 pub use failure::Failure;
@@ -106,9 +107,11 @@ pub trait Source: Sync {
 
 /// What the plane calls in its worker.
 pub trait Callbacks: Send + Sync {
-    /// Queues a message for the master, in order. The next [`Callbacks::flush`] sends it. Called with the
+    /// Queues a message for a master, in order. The next [`Callbacks::flush`] sends it. Called with the
     /// plane's lock held: an implementation must not call the plane.
-    fn tell(&self, message: ToMaster);
+    fn tell(&self, link: LinkId, message: ToMaster);
+    /// The server here does not serve a master, or does not any more. Called as [`Callbacks::tell`] is.
+    fn dismissed(&self, _link: LinkId, _reason: &'static str) {}
     /// Sends the queued messages.
     fn flush(&self);
     /// Makes these threads check their conditions again, if they are in [`Callbacks::wait`].
@@ -247,11 +250,46 @@ pub(crate) struct Inner {
 }
 
 impl Plane {
-    /// The plane of a worker that others reach at `address`. It connects with `options`, and reads as
-    /// `reader`. Rows that do not fit into memory go to `files`.
+    /// The plane of a process that others reach at `address`, and call `me`. It connects with `options`, and
+    /// reads as `reader`. Rows that do not fit into memory go to `files`.
     pub fn new(
-        worker: WorkerId,
+        me: impl Into<ServerId>,
         reader: Tenant,
+        address: &str,
+        options: Options,
+        files: treadle_volume::Options,
+        config: Config,
+        callbacks: Box<dyn Callbacks>,
+    ) -> Self {
+        let me = me.into();
+        let server = Server::new(me, config.clone());
+        Self::with(
+            server,
+            (me, reader),
+            address,
+            options,
+            files,
+            config,
+            callbacks,
+        )
+    }
+
+    /// The plane of a server that [any master](Plane::governed) may use.
+    pub fn of_any(
+        address: &str,
+        options: Options,
+        files: treadle_volume::Options,
+        config: Config,
+        callbacks: Box<dyn Callbacks>,
+    ) -> Self {
+        let server = Server::of_any(config.clone());
+        let nobody = (ServerId::default(), Tenant::default());
+        Self::with(server, nobody, address, options, files, config, callbacks)
+    }
+
+    fn with(
+        server: Server,
+        (me, reader): (ServerId, Tenant),
         address: &str,
         options: Options,
         files: treadle_volume::Options,
@@ -262,12 +300,13 @@ impl Plane {
         let process = Arc::new(ProcessMemory::default());
         // Others hear of the master when it is gone.
         let options = Options {
-            client: worker.0,
+            client: packed(me),
             ..options
         };
         Self(Arc::new_cyclic(|this| {
             let machines = Machines::new(
-                (worker.into(), reader),
+                server,
+                (me, reader),
                 this.clone(),
                 address,
                 files,
@@ -292,21 +331,57 @@ impl Plane {
         }))
     }
 
-    /// Handles a message of the master.
+    /// Handles a message of the only master.
     pub fn hear(&self, message: ToNode) {
+        self.hear_in(LinkId::ONLY, message);
+    }
+
+    /// Handles a message of a master.
+    pub fn hear_in(&self, link: LinkId, message: ToNode) {
         let callbacks = &*self.0.callbacks;
-        self.0.with(|machines| machines.hear(message, callbacks));
+        self.0
+            .with(|machines| machines.hear(link, message, callbacks));
         self.0.serve_timers();
     }
 
+    /// A master wants to use the server here, and calls it `me`. [`Callbacks::dismissed`] says if it does not
+    /// serve it.
+    pub fn governed(&self, link: LinkId, me: ServerId, application: Option<ApplicationId>) {
+        self.tell_server(ServerEvent::Governed {
+            link,
+            me,
+            application,
+        });
+        self.0.serve_timers();
+    }
+
+    /// A master is there.
+    pub fn heard(&self, link: LinkId) {
+        self.tell_server(ServerEvent::Heard(link));
+    }
+
+    /// A link has ended: what its master governs goes, and the connections to servers that were made for it.
+    /// `incarnation`: that in the names that it gave.
+    pub fn ungoverned(&self, link: LinkId, incarnation: u32) {
+        self.0
+            .with(|machines| machines.ungoverned(link, incarnation));
+    }
+
+    fn tell_server(&self, event: ServerEvent) {
+        self.0
+            .with(|machines| machines.steps.push_back(Step::Server(event)));
+    }
+
     /// Learns the address of another worker.
-    pub fn met(&self, worker: WorkerId, address: String) {
+    pub fn met(&self, worker: impl Into<ServerId>, address: String) {
+        let worker = worker.into();
         self.0
             .with(|machines| machines.outgoing.met(worker, address));
     }
 
     /// Another worker is lost.
-    pub fn lost(&self, worker: WorkerId) {
+    pub fn lost(&self, worker: impl Into<ServerId>) {
+        let worker = worker.into();
         self.0.with(|machines| machines.lost(worker));
     }
 
@@ -458,7 +533,7 @@ impl Inner {
             let signal = signal.clone();
             move || signal.set()
         };
-        let key = |worker: WorkerId| worker.0 as usize;
+        let key = |server: ServerId| packed(server) as usize;
         let pool = Pool::new(options, Arc::clone(&poller), key, wake);
         let weak = Arc::downgrade(self);
         let thread = thread::start("treadle-shuffle", move || {
@@ -501,8 +576,7 @@ fn turn(inner: &Weak<Inner>, poller: &Arc<Poller>) -> bool {
     inner.with(|machines| {
         match &turn {
             Ok(turn) if turn.key() != SIGNAL => {
-                let worker = u32::try_from(turn.key()).map(WorkerId);
-                machines.take(worker.expect("only workers have other keys"));
+                machines.take(unpacked(turn.key() as u64));
             }
             Ok(_) => {}
             Err(_) if machines.is_idle() => machines.outgoing.sweep(),
@@ -517,10 +591,10 @@ fn turn(inner: &Weak<Inner>, poller: &Arc<Poller>) -> bool {
 
 impl Machines {
     /// Handles the messages that a server has sent.
-    fn take(&mut self, worker: WorkerId) {
+    fn take(&mut self, worker: ServerId) {
         loop {
             match self.outgoing.take(worker) {
-                Ok(Some(reply)) => self.replied(worker.into(), reply),
+                Ok(Some(reply)) => self.replied(worker, reply),
                 Ok(None) => return,
                 Err(reason) => {
                     if !self.is_idle() {
@@ -540,6 +614,19 @@ impl Machines {
             self.after.log.push(line);
             self.unreached(worker);
         }
+    }
+}
+
+/// A process as one number, for the poller and for the listeners that it connects to.
+pub(crate) fn packed(server: ServerId) -> u64 {
+    u64::from(server.incarnation) << 32 | u64::from(server.node)
+}
+
+/// The process with this number.
+pub(crate) fn unpacked(number: u64) -> ServerId {
+    ServerId {
+        node: number as u32,
+        incarnation: (number >> 32) as u32,
     }
 }
 

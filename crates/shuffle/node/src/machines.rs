@@ -14,11 +14,10 @@ use treadle_net::Peer;
 use treadle_reactor::awake;
 use treadle_rows::Batch;
 use treadle_shuffle::{
-    AttemptId, BatchId, Config, ConnectionId, FromServer, GroupId, Push, Reader, ReaderEvent,
-    Server, ServerEvent, ServerId, ShuffleId, Tenant, ToMaster, ToNode, ToServer, Transfer, Usage,
-    Writer, WriterEvent,
+    AttemptId, BatchId, Config, ConnectionId, FromServer, GroupId, LinkId, Push, Reader,
+    ReaderEvent, Server, ServerEvent, ServerId, ShuffleId, Tenant, ToMaster, ToNode, ToServer,
+    Transfer, Usage, Writer, WriterEvent,
 };
-use treadle_types::WorkerId;
 
 use crate::disk::{Disk, Loaded};
 use crate::held::Held;
@@ -117,8 +116,8 @@ pub(crate) struct Machines {
     /// Loads that were begun and are not forgotten.
     loading: HashSet<u64>,
     loaded: HashMap<(u64, u64), Loaded>,
-    /// Messages for the master.
-    reports: Vec<ToMaster>,
+    /// Messages for masters.
+    reports: Vec<(LinkId, ToMaster)>,
     /// Messages for the master that are sent when the task of a transfer has ended.
     transferred: HashMap<AttemptId, Vec<ToMaster>>,
     pub(crate) after: After,
@@ -132,6 +131,7 @@ pub(crate) struct Machines {
 
 impl Machines {
     pub(crate) fn new(
+        server: Server,
         (me, reader): (ServerId, Tenant),
         inner: Weak<Inner>,
         address: &str,
@@ -142,7 +142,7 @@ impl Machines {
         Self {
             me,
             inner,
-            server: Server::new(me, config.clone()),
+            server,
             writer: Writer::new(config.clone()),
             reader: Reader::new(reader, config),
             steps: VecDeque::new(),
@@ -203,7 +203,7 @@ impl Machines {
     pub(crate) fn hear_servers(&mut self) {
         if !self.reader.is_empty() {
             let heard = self.outgoing.heard(awake::now()).into_iter();
-            let heard = heard.map(|worker| Step::Reader(ReaderEvent::Heard(worker.into())));
+            let heard = heard.map(|worker| Step::Reader(ReaderEvent::Heard(worker)));
             self.steps.extend(heard);
         }
     }
@@ -233,8 +233,8 @@ impl Machines {
                 Step::Reply(reply) => self.replied(self.me, reply),
             }
         }
-        for message in std::mem::take(&mut self.reports) {
-            self.tell_master(message, callbacks);
+        for (link, message) in std::mem::take(&mut self.reports) {
+            self.tell_master(link, message, callbacks);
         }
         self.outgoing.flush();
         self.stats.resident = self.server.resident();
@@ -253,16 +253,19 @@ impl Machines {
     }
 
     /// Handles a message of the master.
-    pub(crate) fn hear(&mut self, message: ToNode, callbacks: &dyn Callbacks) {
+    pub(crate) fn hear(&mut self, link: LinkId, message: ToNode, callbacks: &dyn Callbacks) {
         if let ToNode::Committed { ask, result, .. } = message {
             self.tasks.committed(ask, result);
             return;
         }
         if let ToNode::Close(shuffle) = message {
             let usage = self.usage.remove(&shuffle).unwrap_or_default();
-            self.tell_master(ToMaster::Used { shuffle, usage }, callbacks);
+            self.tell_master(link, ToMaster::Used { shuffle, usage }, callbacks);
         }
-        let server = ServerEvent::Master(message.clone());
+        let server = ServerEvent::Master {
+            link,
+            message: message.clone(),
+        };
         self.steps.push_back(Step::Server(server));
         let writer = WriterEvent::Master(message.clone());
         self.steps.push_back(Step::Writer(writer));
@@ -274,7 +277,7 @@ impl Machines {
     pub(crate) fn finished(&mut self, attempt: AttemptId, is_ok: bool, callbacks: &dyn Callbacks) {
         let messages = self.transferred.remove(&attempt).unwrap_or_default();
         for message in messages.into_iter().filter(|_| is_ok) {
-            self.tell_master(message, callbacks);
+            self.tell_master(LinkId::ONLY, message, callbacks);
         }
     }
 
@@ -286,23 +289,33 @@ impl Machines {
     pub(crate) fn with_address(&self, text: &str, server: ServerId) -> String {
         let address = match server == self.me {
             true => Some("of this worker"),
-            false => self.outgoing.address(WorkerId(server.node)),
+            false => self.outgoing.address(server),
         };
         let number = format!("{server:?}");
         text.replace(&number, address.unwrap_or(&number))
     }
 
     /// The master has dropped a process.
-    pub(crate) fn lost(&mut self, worker: WorkerId) {
+    pub(crate) fn lost(&mut self, worker: ServerId) {
         self.outgoing.lost(worker);
         self.unreached(worker);
-        let gone = ServerEvent::Gone(worker.into());
+        let gone = ServerEvent::Gone(worker);
         self.steps.push_back(Step::Server(gone));
     }
 
+    /// A link has ended.
+    pub(crate) fn ungoverned(&mut self, link: LinkId, incarnation: u32) {
+        let ended = ServerEvent::Ungoverned(link);
+        self.steps.push_back(Step::Server(ended));
+        for server in self.outgoing.known() {
+            if server.incarnation == incarnation {
+                self.outgoing.lost(server);
+            }
+        }
+    }
+
     /// A server cannot be reached.
-    pub(crate) fn unreached(&mut self, worker: WorkerId) {
-        let server = worker.into();
+    pub(crate) fn unreached(&mut self, server: ServerId) {
         let writer = WriterEvent::Disconnected(server);
         self.steps.push_back(Step::Writer(writer));
         let filling = ServerEvent::Unreached(server);
@@ -311,8 +324,8 @@ impl Machines {
         self.steps.push_back(Step::Reader(reader));
     }
 
-    fn tell_master(&mut self, message: ToMaster, callbacks: &dyn Callbacks) {
-        callbacks.tell(message);
+    fn tell_master(&mut self, link: LinkId, message: ToMaster, callbacks: &dyn Callbacks) {
+        callbacks.tell(link, message);
         self.after.has_told = true;
     }
 

@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use treadle_net::pool::Pool;
 use treadle_net::{Frame, NetError, SendOptions};
-use treadle_shuffle::{FromServer, ToServer};
+use treadle_shuffle::{FromServer, ServerId, ToServer};
 use treadle_shuffle_wire::{FROM_SERVER, TO_SERVER, decode_shuffled, encode_shuffled};
-use treadle_types::WorkerId;
 
 use crate::held::Held;
 use crate::read_rows::length;
@@ -35,15 +34,15 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(crate) struct Outgoing {
     /// The host part of this worker's own address.
     host: String,
-    addresses: HashMap<WorkerId, String>,
+    addresses: HashMap<ServerId, String>,
     /// `None` before the thread that serves connections has started.
-    pool: Option<Pool<WorkerId, ()>>,
+    pool: Option<Pool<ServerId, ()>>,
     /// Messages that wait for a connection.
-    waiting: HashMap<WorkerId, Vec<Vec<Bytes>>>,
+    waiting: HashMap<ServerId, Vec<Vec<Bytes>>>,
     /// Workers with messages that are not written yet.
-    corked: Vec<WorkerId>,
+    corked: Vec<ServerId>,
     /// The bytes that had come of workers when that was looked at last, and when it was.
-    received: HashMap<WorkerId, u64>,
+    received: HashMap<ServerId, u64>,
     looked_at: Duration,
     held: Arc<Held>,
 }
@@ -68,7 +67,7 @@ impl Outgoing {
     }
 
     /// The thread that serves connections has started.
-    pub(crate) fn attach(&mut self, mut pool: Pool<WorkerId, ()>) {
+    pub(crate) fn attach(&mut self, mut pool: Pool<ServerId, ()>) {
         for (&worker, address) in &self.addresses {
             pool.introduce(worker, address.clone(), true);
         }
@@ -76,7 +75,7 @@ impl Outgoing {
     }
 
     /// Learns the address of a worker.
-    pub(crate) fn met(&mut self, worker: WorkerId, address: String) {
+    pub(crate) fn met(&mut self, worker: ServerId, address: String) {
         if let Some(pool) = &mut self.pool {
             pool.introduce(worker, address.clone(), true);
         }
@@ -84,7 +83,7 @@ impl Outgoing {
     }
 
     /// A worker is lost.
-    pub(crate) fn lost(&mut self, worker: WorkerId) {
+    pub(crate) fn lost(&mut self, worker: ServerId) {
         self.addresses.remove(&worker);
         self.waiting.remove(&worker);
         self.received.remove(&worker);
@@ -93,13 +92,18 @@ impl Outgoing {
         }
     }
 
+    /// All whose addresses are known.
+    pub(crate) fn known(&self) -> Vec<ServerId> {
+        self.addresses.keys().copied().collect()
+    }
+
     /// The address of another worker, if it is known.
-    pub(crate) fn address(&self, worker: WorkerId) -> Option<&str> {
+    pub(crate) fn address(&self, worker: ServerId) -> Option<&str> {
         self.addresses.get(&worker).map(String::as_str)
     }
 
     /// Whether a worker is on this host, so that memory can be shared with it.
-    pub(crate) fn is_near(&mut self, worker: WorkerId) -> bool {
+    pub(crate) fn is_near(&mut self, worker: ServerId) -> bool {
         let open = self.pool.as_mut().and_then(|pool| pool.get(worker));
         if let Some(connection) = open {
             return connection.peer.shares_memory();
@@ -110,7 +114,7 @@ impl Outgoing {
 
     /// Sends a message with the next [`Self::flush`], or when the connection is made. `false`: the address of
     /// the worker is unknown, or the connection is closed.
-    pub(crate) fn send(&mut self, to: WorkerId, message: &ToServer, batch: Option<Bytes>) -> bool {
+    pub(crate) fn send(&mut self, to: ServerId, message: &ToServer, batch: Option<Bytes>) -> bool {
         let Some(pool) = &mut self.pool else {
             return false;
         };
@@ -148,7 +152,7 @@ impl Outgoing {
 
     /// Sends the messages that waited for connections which are made now. Returns the connections that
     /// failed, with the reasons.
-    pub(crate) fn opened(&mut self) -> Vec<(WorkerId, NetError)> {
+    pub(crate) fn opened(&mut self) -> Vec<(ServerId, NetError)> {
         let Some(pool) = &mut self.pool else {
             return Vec::new();
         };
@@ -177,7 +181,7 @@ impl Outgoing {
     ///
     /// # Errors
     /// The reason why the connection was closed.
-    pub(crate) fn take(&mut self, worker: WorkerId) -> Result<Option<Reply>, String> {
+    pub(crate) fn take(&mut self, worker: ServerId) -> Result<Option<Reply>, String> {
         let Some(pool) = &mut self.pool else {
             return Ok(None);
         };
@@ -202,7 +206,7 @@ impl Outgoing {
 
     /// Workers that have sent bytes since the last look, parts of messages included. Within a second of
     /// that it is nobody.
-    pub(crate) fn heard(&mut self, now: Duration) -> Vec<WorkerId> {
+    pub(crate) fn heard(&mut self, now: Duration) -> Vec<ServerId> {
         let Some(pool) = &mut self.pool else {
             return Vec::new();
         };

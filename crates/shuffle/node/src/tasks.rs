@@ -8,10 +8,11 @@ use bytes::Bytes;
 use treadle_reactor::thread::lock;
 use treadle_rows::Wanted;
 use treadle_shuffle::{
-    Commit, CommitError, FromServer, Generation, GroupId, MapRange, Plan, ReadError, ReaderEvent,
-    Receipt, ServerId, ShuffleId, ToMaster, Transfer, TransferError, Usage, WriterEvent,
+    Commit, CommitError, FromServer, Generation, GroupId, LinkId, MapRange, Plan, ReadError,
+    ReaderEvent, Receipt, ServerId, ShuffleId, ToMaster, Transfer, TransferError, Usage,
+    WriterEvent,
 };
-use treadle_types::{Runs, WorkerId};
+use treadle_types::Runs;
 
 use crate::machines::{Gathered, Machines, Step};
 use crate::packing::unpacked;
@@ -267,7 +268,9 @@ impl Plane {
                 outcome: None,
             };
             machines.tasks.commits.insert(ask, committing);
-            inner.callbacks.tell(ToMaster::Commit { ask, commit });
+            inner
+                .callbacks
+                .tell(LinkId::ONLY, ToMaster::Commit { ask, commit });
             machines.after.has_told = true;
             ask
         });
@@ -396,8 +399,7 @@ impl Inner {
                 let wanted = wanted.map(|(group, partitions)| {
                     let server = group.server;
                     let is_other = server != me;
-                    let worker = WorkerId(server.node);
-                    let is_near = is_other && machines.outgoing.is_near(worker);
+                    let is_near = is_other && machines.outgoing.is_near(server);
                     (group, partitions, is_near)
                 });
                 Some(Next::Work(wanted.collect::<Vec<_>>()))

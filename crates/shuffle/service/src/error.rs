@@ -16,6 +16,9 @@ pub enum ServiceError {
     /// The master is gone, or this process has left it.
     #[error("{0}")]
     Over(String),
+    /// The application has a master already, at this address.
+    #[error("the application has a master already, at {0}")]
+    Elsewhere(String),
     /// Nothing was heard for so long.
     #[error("the shuffle master has not answered in time")]
     Late,

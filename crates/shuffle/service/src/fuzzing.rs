@@ -2,7 +2,9 @@
 
 use prost::Message;
 
-use crate::wire::{Answer, Call, Hello, Met, Register, Room, Welcome, What, decode, flat, runs};
+use crate::wire::{
+    Answer, Call, Govern, Hello, Met, Register, Room, Servers, Welcome, What, decode, flat, runs,
+};
 
 /// Takes a message apart, and packs what it held again.
 ///
@@ -13,6 +15,8 @@ pub fn service(bytes: &[u8]) {
     again::<Room>(bytes);
     again::<Welcome>(bytes);
     again::<Met>(bytes);
+    again::<Govern>(bytes);
+    again::<Servers>(bytes);
     if let Some(call) = again::<Call>(bytes)
         && let Some(What::Register(register)) = call.what
     {
@@ -57,7 +61,10 @@ mod tests {
 
     use super::damaged::damaged;
     use super::{corpus, service};
-    use crate::wire::{Answer, Call, Counted, Hello, Met, Register, Room, Welcome, What};
+    use crate::wire::{
+        Answer, Call, Claim, Counted, Govern, Hello, Met, Register, Room, Server, Servers, Welcome,
+        What,
+    };
     use prost::Message;
 
     /// One of each kind.
@@ -115,6 +122,35 @@ mod tests {
             refused: String::new(),
             protocol: 2,
             timeout_ms: 15_000,
+            master: 1 << 30,
+            lease_ms: 60_000,
+        };
+        let govern = Govern {
+            name: "a".into(),
+            version: "1".into(),
+            newest: 3,
+            oldest: 2,
+            application: Some(0),
+        };
+        let server = Server {
+            name: "a".into(),
+            address: "treadle://127.0.0.1:9".into(),
+            domain: "rack".into(),
+            weight: 2,
+            version: "1".into(),
+            newest: 3,
+            oldest: 2,
+            room: Some(room),
+            id: 5,
+            is_leaving: true,
+        };
+        let servers = Servers {
+            servers: vec![server],
+        };
+        let claim = Claim {
+            application: 7,
+            address: "treadle://127.0.0.1:8".into(),
+            master: 1 << 30,
         };
         let met = Met {
             id: 6,
@@ -127,6 +163,10 @@ mod tests {
             ("drain", What::Drain("a".into())),
             ("state", What::State(true)),
             ("records", What::Records(true)),
+            ("servers", What::Servers(true)),
+            ("claim", What::Claim(claim)),
+            ("master", What::Master(1 << 30)),
+            ("ended", What::Ended("[]".into())),
         ];
         let calls = calls.map(|(name, what)| (name, call(what).encode_to_vec()));
         let mut all = vec![
@@ -134,6 +174,8 @@ mod tests {
             ("room", room.encode_to_vec()),
             ("welcome", welcome.encode_to_vec()),
             ("met", met.encode_to_vec()),
+            ("govern", govern.encode_to_vec()),
+            ("list", servers.encode_to_vec()),
             ("answer", answer.encode_to_vec()),
         ];
         all.extend(calls);

@@ -16,6 +16,8 @@
 //! | `records` | what shuffles leave behind |
 //! | `room` | what servers announce, and how much they are given for it |
 //! | `master` | the process that assigns partitions; it knows all members |
+//! | `joining` | how a process joins a master, and hears it |
+//! | `servers` | where a master learns of servers |
 //! | `member` | the connection of a process to the master, with the shuffle plane of that process |
 //! | `observer` | what a member does with rows, for the trace of its process |
 //! | `server` | a member that holds partitions, and that others connect to |
@@ -27,6 +29,7 @@ mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
+mod joining;
 mod master;
 mod member;
 mod observer;
@@ -34,6 +37,7 @@ mod protocol;
 mod records;
 mod room;
 mod server;
+mod servers;
 mod wire;
 
 use treadle_shuffle::Config;
@@ -43,9 +47,13 @@ pub use master::{MasterOptions, ShuffleMaster};
 pub use member::{About, Member, MemberOptions};
 pub use observer::Observer;
 pub use server::{ServerOptions, ShuffleServer};
+pub use servers::{Learn, ServerEntry};
 
 /// The service of connections to the master, in their handshake.
 pub const SERVICE: u32 = 3;
+
+/// The service of connections of masters to servers.
+pub const LINKS: u32 = 4;
 
 /// The settings of the machines in a service: windows follow the time of answers, and a copy of a group
 /// takes no further transfers when it has a GiB. Readers that share a partition read what is theirs.

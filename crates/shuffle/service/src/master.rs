@@ -1,39 +1,51 @@
 //! The process that assigns partitions to servers: the pure master, with connections around it.
 
 mod known;
+mod links;
 mod questions;
+mod registered;
+mod registry;
 mod visitor;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use tracing::{error, info, warn};
 use treadle_host::{Service, ServiceHost, Services};
-use treadle_net::{Address, ClusterId, Offer, Options, Peer};
+use treadle_net::{Address, ClusterId, Offer, Options, Peer, Wait};
 use treadle_reactor::awake;
 use treadle_reactor::thread::{self, lock};
+use treadle_security::secret::random;
 use treadle_shuffle::{
-    ApplicationId, Leases, Master as Machine, MasterEffect, MasterEvent, ShuffleId, Standing,
-    ToMaster, ToNode,
+    ApplicationId, Leases, Master as Machine, MasterEffect, MasterEvent, ServerId, ShuffleId,
+    Standing, ToMaster, ToNode,
 };
 use treadle_shuffle_wire::encode_shuffled;
-use treadle_types::WorkerId;
 
 use crate::master::known::Known;
+use crate::master::links::Links;
+use crate::master::registry::Registry;
 use crate::master::visitor::Members;
+use crate::member::MemberOptions;
 use crate::protocol::Protocol;
 use crate::records::Records;
 use crate::room::weight;
+use crate::servers::ServerEntry;
 use crate::wire::{self, Hello, Met, Room, Welcome};
-use crate::{SERVICE, ServiceError, config};
+use crate::{LINKS, SERVICE, ServiceError, config};
 
 /// How often leases are looked at.
 const TICK: Duration = Duration::from_millis(250);
 /// For how long a server that was slow gets fewer partitions.
 const SLOW_FOR: Duration = Duration::from_secs(60);
+/// The longest wait for the servers that a registry names, in the beginning.
+const SETTLE: Duration = Duration::from_secs(2);
+/// How long the end of a master may wait until records are complete, and how often that is looked at.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(5);
 /// Threads that serve connections.
 const THREADS: usize = 2;
 /// Shuffles that run, at most; and partitions of all of them, about. Each takes memory of the master.
@@ -53,6 +65,9 @@ pub struct MasterOptions {
     pub lease: Duration,
     /// Whether the log says which servers come and go.
     pub is_told: bool,
+    /// The master is that of one application, and learns of servers from a registry: another master. What it is
+    /// there; `None`: servers join this one.
+    pub registry: Option<MemberOptions>,
 }
 
 /// A master. Dropping it ends it.
@@ -62,13 +77,23 @@ pub struct ShuffleMaster(Arc<Inner>);
 struct Inner {
     host: Arc<ServiceHost>,
     cluster: ClusterId,
+    /// The incarnation in all names that it gives, and the upper half of the numbers of its shuffles.
+    number: u32,
+    /// Where its members connect.
+    contact: String,
+    /// Its connections to servers that have registered elsewhere.
+    links: Option<Links>,
     state: Mutex<State>,
     over: Mutex<bool>,
     ended: Condvar,
 }
 
 struct State {
+    number: u32,
     machine: Machine,
+    registry: Registry,
+    /// Addresses of servers that were asked to leave elsewhere.
+    leaving: BTreeSet<String>,
     leases: Leases,
     records: Records,
     members: BTreeMap<u32, Member>,
@@ -80,6 +105,7 @@ struct State {
     last_shuffle: u64,
     is_told: bool,
     timeout: Duration,
+    lease: Duration,
 }
 
 /// A process that is connected.
@@ -98,11 +124,13 @@ struct Member {
 }
 
 impl ShuffleMaster {
-    /// Starts one.
+    /// Starts one. `wait` is for the registry.
     ///
     /// # Errors
-    /// When the address or the options are at fault, or the port is taken.
-    pub fn start(options: MasterOptions) -> Result<Self, ServiceError> {
+    /// When the address or the options are at fault, or the port is taken; the registry cannot be reached, or
+    /// refuses the master; the application has another one ([`ServiceError::Elsewhere`]).
+    pub fn start(options: MasterOptions, wait: &mut Wait<'_>) -> Result<Self, ServiceError> {
+        let number = number();
         let cluster = ClusterId::random();
         let mut net = Options {
             cluster: Some(cluster),
@@ -116,22 +144,43 @@ impl ShuffleMaster {
         };
         net.pair.timeout = options.timeout;
         let host = ServiceHost::bind(&options.address, &net)?;
+        let contact = options.net.contact.first().unwrap_or(host.address());
+        let contact = contact.to_string();
+        let links = options.registry.as_ref().map(|registry| {
+            let mut to_servers = Options {
+                service: LINKS,
+                shared_memory: false,
+                contact: Vec::new(),
+                ..options.net.clone()
+            };
+            to_servers.pair.timeout = options.timeout;
+            let application = registry.tenant.application.0;
+            Links::new(to_servers, registry.name.clone(), application)
+        });
         let state = State {
-            machine: Machine::new(config()),
+            number,
+            // Small shuffles of many masters do not all begin at the same server.
+            machine: Machine::beginning(config(), number as usize),
+            registry: Registry::default(),
+            leaving: BTreeSet::new(),
             leases: Leases::new(options.lease),
-            records: Records::new(),
+            records: Records::new(options.registry.is_some()),
             members: BTreeMap::new(),
             shuffles: BTreeMap::new(),
             domains: HashMap::new(),
             last_domain: 0,
             last_member: 0,
-            last_shuffle: first_number(),
+            last_shuffle: u64::from(number) << 32,
             is_told: options.is_told,
             timeout: options.timeout,
+            lease: options.lease,
         };
         let inner = Arc::new(Inner {
             host,
             cluster,
+            number,
+            contact,
+            links,
             state: Mutex::new(state),
             over: Mutex::new(false),
             ended: Condvar::new(),
@@ -158,7 +207,45 @@ impl ShuffleMaster {
             while weak.upgrade().is_some_and(|inner| inner.tick()) {}
         })
         .map_err(no_thread)?;
-        Ok(Self(inner))
+        let master = Self(inner);
+        if let Some(registry) = options.registry {
+            master.register(registry, wait)?;
+        }
+        Ok(master)
+    }
+
+    /// Joins the registry, and connects to the servers that it knows.
+    fn register(&self, registry: MemberOptions, wait: &mut Wait<'_>) -> Result<(), ServiceError> {
+        let no_thread = |source| ServiceError::System {
+            what: "starting a thread",
+            source,
+        };
+        let inner = Arc::clone(&self.0);
+        thread::start("treadle-links", move || {
+            if let Some(links) = &inner.links {
+                inner.connect_servers(links);
+            }
+        })
+        .map_err(no_thread)?;
+        let member = registered::join(&self.0, &registry, wait)?;
+        if let Some(links) = &self.0.links {
+            links.settle(SETTLE);
+        }
+        let weak = Arc::downgrade(&self.0);
+        let follow = move || registered::follow(&weak, &registry, member);
+        thread::start("treadle-registry", follow)
+            .map(drop)
+            .map_err(no_thread)
+    }
+
+    /// The number in its names.
+    pub fn number(&self) -> u32 {
+        self.0.number
+    }
+
+    /// Takes the list of servers from another place than a registry that is a master.
+    pub fn learn(&self, servers: Vec<ServerEntry>) {
+        self.0.learn(servers);
     }
 
     /// Where it listens, with the port that it got.
@@ -181,8 +268,16 @@ impl ShuffleMaster {
         lock(&self.0.state).records.take_fresh().to_string()
     }
 
-    /// Ends it, and with it all shuffles.
+    /// Ends it, and with it all shuffles. The master of an application has the registry know their records first,
+    /// unless that takes long.
     pub fn close(&self) {
+        if self.0.links.is_some() && !*lock(&self.0.over) {
+            let until = Instant::now() + LAST_WORDS;
+            lock(&self.0.state).end_all();
+            while !lock(&self.0.state).is_recorded() && Instant::now() < until {
+                std::thread::sleep(LOOK);
+            }
+        }
         self.0.end();
     }
 
@@ -194,11 +289,9 @@ impl ShuffleMaster {
     }
 }
 
-/// Where the numbers of shuffles begin: milliseconds since 1970, so that another master at this address
-/// gives no number again.
-fn first_number() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
+/// A number that no other master has: 31 bits, so that those of shuffles have 63, and none that workers use.
+fn number() -> u32 {
+    (u32::from_le_bytes(random()) >> 1).max(2)
 }
 
 impl Drop for ShuffleMaster {
@@ -218,6 +311,9 @@ impl Inner {
         *lock(&self.over) = true;
         self.ended.notify_all();
         self.host.end();
+        if let Some(links) = &self.links {
+            links.close();
+        }
         for member in lock(&self.state).members.values() {
             member.peer.start_close();
         }
@@ -350,6 +446,46 @@ impl State {
         }
     }
 
+    /// Nobody is left who could use a shuffle.
+    fn end_all(&mut self) {
+        for shuffle in self.shuffles.keys().copied().collect::<Vec<_>>() {
+            self.end_shuffle(shuffle);
+        }
+    }
+
+    /// Whether the records of all shuffles are complete, and the registry has them.
+    fn is_recorded(&mut self) -> bool {
+        self.records.look_after();
+        self.records.is_told()
+    }
+
+    /// What a member is called.
+    fn name(&self, node: u32) -> ServerId {
+        ServerId {
+            node,
+            incarnation: self.number,
+        }
+    }
+
+    /// The servers at these addresses are to leave, and no others.
+    fn leave(&mut self, addresses: BTreeSet<String>) {
+        let members = self.members.iter();
+        let leaving = members.filter(|(_, member)| addresses.contains(&member.hello.address));
+        for id in leaving.map(|(&id, _)| id).collect::<Vec<_>>() {
+            self.ask_to_leave(id);
+        }
+        self.leaving = addresses;
+    }
+
+    /// A server gets no further partitions, and what it has is copied elsewhere.
+    fn ask_to_leave(&mut self, id: u32) {
+        if let Some(member) = self.members.get_mut(&id) {
+            member.is_leaving = true;
+            let asked = self.tell(MasterEvent::Draining(self.name(id)));
+            debug_assert_eq!(asked, Ok(()));
+        }
+    }
+
     /// The number of a failure domain.
     fn domain(&mut self, name: &str) -> u32 {
         *self.domains.entry(name.into()).or_insert_with(|| {
@@ -393,6 +529,8 @@ impl State {
             id,
             protocol,
             timeout_ms: self.timeout.as_millis().try_into().unwrap_or(u64::MAX),
+            lease_ms: self.lease.as_millis().try_into().unwrap_or(u64::MAX),
+            master: self.number,
             ..Welcome::default()
         };
         wire::send(peer, wire::WELCOME, &welcome);
@@ -405,6 +543,7 @@ impl State {
             } = &hello;
             info!(target: treadle_log::SHUFFLE, "shuffle server {name} at {address} has joined (domain {domain})");
         }
+        let is_leaving = self.leaving.contains(&hello.address);
         let member = Member {
             peer: peer.clone(),
             hello,
@@ -412,11 +551,17 @@ impl State {
             slow_until: None,
             protocol,
             met: BTreeSet::new(),
-            is_leaving: false,
+            is_leaving,
         };
         self.members.insert(id, member);
-        let server = WorkerId(id).into();
+        let server = self.name(id);
         self.tell(MasterEvent::Standing { server, standing })?;
+        if is_leaving {
+            self.ask_to_leave(id);
+        }
+        if is_server {
+            self.servers_changed();
+        }
         Ok(id)
     }
 
@@ -471,7 +616,7 @@ impl State {
         let domain = member.hello.domain.clone();
         let domain = self.domain(&domain);
         self.tell(MasterEvent::Standing {
-            server: WorkerId(id).into(),
+            server: self.name(id),
             standing: Standing { domain, weight },
         })
     }
@@ -499,8 +644,12 @@ impl State {
                 wire::send(&member.peer, wire::LOST, &met);
             }
         }
-        let lost = self.tell(MasterEvent::Lost(WorkerId(id).into()));
+        self.registry.lose(id);
+        let lost = self.tell(MasterEvent::Lost(self.name(id)));
         debug_assert_eq!(lost, Ok(()));
+        if !gone.hello.address.is_empty() {
+            self.servers_changed();
+        }
         let domain = &gone.hello.domain;
         if !self
             .members
@@ -517,7 +666,7 @@ impl State {
         | ToMaster::Measured { group, .. }
         | ToMaster::Filled { group, .. }
         | ToMaster::Full { group, .. } = &message
-            && group.server != WorkerId(from).into()
+            && group.server != self.name(from)
         {
             return Err("it speaks for another server".into());
         }
@@ -540,7 +689,7 @@ impl State {
             }
             self.slow(server.node)?;
         }
-        let from = WorkerId(from).into();
+        let from = self.name(from);
         if let Err(reason) = self.tell(MasterEvent::Message { from, message }) {
             error!(target: treadle_log::SHUFFLE, "{reason}");
         }

@@ -5,29 +5,27 @@ mod callbacks;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_memory::{Pool, Segments};
-use treadle_net::{Address, ClusterId, Lane, NetError, Options, Peer, Wait};
+use treadle_net::{Address, NetError, Options, Peer, Wait};
 use treadle_reactor::thread::{self, caught, lock};
-use treadle_shuffle::{AttemptId, Config, Generation, Tally, Tenant, ToMaster};
+use treadle_shuffle::{AttemptId, Generation, ServerId, Tally, Tenant, ToMaster};
 use treadle_shuffle_node::{Failure, Plane};
 use treadle_shuffle_wire::decode_shuffled;
-use treadle_types::{Runs, WorkerId};
+use treadle_types::Runs;
 
 use crate::observer::{Observed, Observer};
-use crate::protocol::Protocol;
-use crate::wire::{self, Answer, Call, Hello, Met, Register, Room, Welcome, What, flat, runs};
-use crate::{SERVICE, ServiceError, config};
+use crate::servers::{Learn, ServerEntry};
+use crate::wire::{self, Answer, Call, Claim, Met, Register, Servers, What, flat, runs};
+use crate::{ServiceError, config, joining};
 
 use callbacks::MemberCallbacks;
 
 /// How often who waits asks whether it is interrupted.
 const POLL: Duration = Duration::from_millis(25);
-/// The longest wait of the thread that hears the master.
-const LOOK: Duration = Duration::from_secs(5);
 /// How long freed memory is kept for what comes next.
 const KEPT: Duration = Duration::from_secs(10);
 
@@ -42,15 +40,6 @@ pub struct MemberOptions {
     /// Whose shuffles it registers, and how much they count at servers that are overloaded. Members of one
     /// application keep its shuffles together.
     pub tenant: Tenant,
-}
-
-/// How a member holds partitions.
-#[derive(Clone, Debug)]
-pub(crate) struct Holding {
-    pub(crate) address: String,
-    pub(crate) domain: String,
-    pub(crate) weight: u32,
-    pub(crate) room: Room,
 }
 
 /// What the master knows of a shuffle.
@@ -85,7 +74,7 @@ pub struct About {
 pub struct Member(Arc<Shared>);
 
 pub(crate) struct Shared {
-    id: WorkerId,
+    id: ServerId,
     name: String,
     master: Address,
     peer: Peer,
@@ -100,7 +89,8 @@ pub(crate) struct Shared {
     last_attempt: AtomicU32,
     /// Why it is over, if it is.
     over: Mutex<Option<String>>,
-    is_drained: Mutex<bool>,
+    /// Takes the list of servers, if this process has asked for it.
+    learn: OnceLock<Box<Learn>>,
     /// Held by who changes something that others wait for.
     changing: Mutex<()>,
     changed: Condvar,
@@ -113,65 +103,18 @@ impl Member {
     /// When the master cannot be reached, or refuses it.
     pub fn connect(options: MemberOptions, wait: &mut Wait<'_>) -> Result<Self, ServiceError> {
         // Without a descriptor for each push: what a server keeps is in memory of its own.
-        let net = Options {
+        let mut net = Options {
             shared_memory: false,
             ..options.net.clone()
         };
         let files = treadle_volume::Options::new(vec![std::env::temp_dir()], 0);
-        Self::join(options, net, None, files, config(), wait, |_| ())
-    }
-
-    pub(crate) fn join(
-        options: MemberOptions,
-        net: Options,
-        holding: Option<Holding>,
-        files: treadle_volume::Options,
-        config: Config,
-        wait: &mut Wait<'_>,
-        found: impl FnOnce(Option<ClusterId>),
-    ) -> Result<Self, ServiceError> {
-        // The thread that hears the master moves nothing but its messages: rows of others are moved by
-        // those that handle them, without a hand-over.
-        let to_master = Options {
-            lane: Some(Lane::attended()?),
-            shared_memory: false,
-            service: SERVICE,
-            ..options.net.clone()
+        let tenant = options.tenant;
+        let hello = joining::hello(&options.name, tenant.application.0, tenant.priority);
+        let (peer, welcome) = joining::join(&options.master, &options.net, &hello, wait)?;
+        let id = ServerId {
+            node: welcome.id,
+            incarnation: welcome.master,
         };
-        let peer = Peer::connect(&options.master, &to_master, wait)?;
-        found(peer.cluster());
-        let hello = hello(&options, holding);
-        let address = hello.address.clone();
-        wire::send(&peer, wire::HELLO, &hello);
-        let object = peer.next(wait)?;
-        let object = wire::accept(&peer, object, wire::LONGEST)?;
-        let object =
-            object.ok_or_else(|| ServiceError::Refused("its answer is too long".into()))?;
-        object.wait(wait)?;
-        let (kind, bytes) = wire::take(object)?;
-        let welcome = wire::decode::<Welcome>(&bytes).ok();
-        let welcome = welcome.filter(|_| kind == wire::WELCOME);
-        let Some(welcome) = welcome else {
-            let text = format!("{} is no shuffle master", options.master);
-            return Err(ServiceError::Refused(text));
-        };
-        if !welcome.refused.is_empty() {
-            let text = format!(
-                "the shuffle master refuses this process: {}",
-                welcome.refused
-            );
-            return Err(ServiceError::Refused(text));
-        }
-        let ours = Protocol::ours();
-        if !(ours.oldest..=ours.newest).contains(&welcome.protocol) {
-            let text = format!(
-                "the shuffle master answers in protocol {} of the service, and this process speaks {ours}: \
-                 upgrade the older one",
-                welcome.protocol
-            );
-            return Err(ServiceError::Refused(text));
-        }
-        let id = WorkerId(welcome.id);
         let shared = Arc::new(Shared {
             id,
             name: options.name,
@@ -185,21 +128,15 @@ impl Member {
             last_call: AtomicU64::new(0),
             last_attempt: AtomicU32::new(0),
             over: Mutex::default(),
-            is_drained: Mutex::new(false),
+            learn: OnceLock::new(),
             changing: Mutex::default(),
             changed: Condvar::new(),
         });
-        let mut net = Options {
-            cluster: peer.cluster(),
-            ..net
-        };
-        // What the master takes for a silence is one everywhere. Releases before do not say it.
-        if welcome.timeout_ms > 0 {
-            let timeout = Duration::from_millis(welcome.timeout_ms);
-            (net.pair.timeout, net.patience) = (timeout, timeout);
-        }
+        // What the master takes for a silence is one everywhere.
+        let timeout = Duration::from_millis(welcome.timeout_ms);
+        (net.pair.timeout, net.patience) = (timeout, timeout);
         let words = Box::new(MemberCallbacks(Arc::downgrade(&shared)));
-        let plane = Plane::new(id, options.tenant, &address, net, files, config, words);
+        let plane = Plane::new(id, tenant, "", net, files, config(), words);
         let _ = shared.plane.set(plane);
         let hearing = Arc::clone(&shared);
         let started = thread::start("treadle-member", move || {
@@ -218,7 +155,7 @@ impl Member {
     }
 
     /// Its number.
-    pub fn id(&self) -> WorkerId {
+    pub fn id(&self) -> ServerId {
         self.0.id
     }
 
@@ -235,7 +172,7 @@ impl Member {
     /// A number for one run of a map, unique in the service.
     pub fn attempt(&self) -> AttemptId {
         let last = self.0.last_attempt.fetch_add(1, Ordering::Relaxed);
-        AttemptId(u64::from(self.0.id.0) << 32 | u64::from(last))
+        AttemptId(u64::from(self.0.id.node) << 32 | u64::from(last))
     }
 
     /// Registers a shuffle. Returns its number, and in how many failure domains there are servers.
@@ -320,7 +257,7 @@ impl Member {
         Ok(self.0.call(What::Records(true), interrupted)?.text)
     }
 
-    /// Asks a server to leave: what it holds is copied elsewhere. Without a name, this process.
+    /// Asks a server to leave: what it holds is copied elsewhere.
     ///
     /// # Errors
     /// As for [`Member::register`].
@@ -332,9 +269,58 @@ impl Member {
         self.0.call(What::Drain(name.into()), interrupted).map(drop)
     }
 
-    /// Whether it was asked to leave, and holds nothing any more.
-    pub fn is_drained(&self) -> bool {
-        *lock(&self.0.is_drained)
+    /// Where the master with a number is, of which the upper half of this shuffle's number is one. `None`: it is
+    /// not there.
+    ///
+    /// # Errors
+    /// As for [`Member::register`].
+    pub fn master_of(
+        &self,
+        shuffle: u64,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<String>, ServiceError> {
+        let answer = self
+            .0
+            .call(What::Master((shuffle >> 32) as u32), interrupted)?;
+        Ok(Some(answer.text).filter(|text| !text.is_empty()))
+    }
+
+    /// Says that a master of an application is there. Returns where the application has another one.
+    ///
+    /// # Errors
+    /// As for [`Member::register`].
+    pub(crate) fn claim(
+        &self,
+        claim: Claim,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<String>, ServiceError> {
+        let answer = self.0.call(What::Claim(claim), interrupted)?;
+        Ok(Some(answer.text).filter(|text| !text.is_empty()))
+    }
+
+    /// Hands over records of shuffles that have ended, as JSON.
+    ///
+    /// # Errors
+    /// As for [`Member::register`].
+    pub(crate) fn ended(
+        &self,
+        records: String,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<(), ServiceError> {
+        self.0.call(What::Ended(records), interrupted).map(drop)
+    }
+
+    /// Has `learn` called with all servers, now and whenever they change.
+    ///
+    /// # Errors
+    /// As for [`Member::register`].
+    pub(crate) fn servers(
+        &self,
+        learn: Box<Learn>,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<(), ServiceError> {
+        let _ = self.0.learn.set(learn);
+        self.0.call(What::Servers(true), interrupted).map(drop)
     }
 
     /// Why it is over, if it is.
@@ -369,34 +355,6 @@ impl Member {
             }
             (_, failure) => Ok(failure),
         }
-    }
-
-    pub(crate) fn shared(&self) -> Weak<Shared> {
-        Arc::downgrade(&self.0)
-    }
-}
-
-/// How a process says who it is.
-fn hello(options: &MemberOptions, holding: Option<Holding>) -> Hello {
-    let ours = Protocol::ours();
-    let hello = Hello {
-        name: options.name.clone(),
-        application: options.tenant.application.0,
-        priority: options.tenant.priority,
-        version: env!("CARGO_PKG_VERSION").into(),
-        newest: ours.newest,
-        oldest: ours.oldest,
-        ..Hello::default()
-    };
-    match holding {
-        None => hello,
-        Some(held) => Hello {
-            address: held.address,
-            domain: held.domain,
-            weight: held.weight,
-            room: Some(held.room),
-            ..hello
-        },
     }
 }
 
@@ -438,11 +396,6 @@ impl Shared {
         }
         self.peer.start_close();
         self.notify();
-    }
-
-    /// Tells the master what room there is.
-    pub(crate) fn announce(&self, room: &Room) {
-        wire::send(&self.peer, wire::ROOM, room);
     }
 
     fn notify(&self) {
@@ -497,41 +450,16 @@ impl Shared {
 
     /// Hears the master until the connection ends. Returns why.
     fn hear_master(&self) -> NetError {
-        let mut looked = Instant::now();
-        loop {
-            if looked.elapsed() >= LOOK {
-                looked = Instant::now();
-                Pool::global().expire(KEPT);
-                Segments::global().expire(KEPT);
-            }
-            let mut is_over = || lock(&self.over).is_some();
-            let mut wait = Wait {
-                deadline: Some(Instant::now() + LOOK),
-                interrupted: Some(&mut is_over),
-            };
-            let object = match self.peer.next(&mut wait) {
-                Ok(object) => object,
-                Err(error) if self.peer.ended().is_some() || is_over() => return error,
-                // Nothing was said for a while.
-                Err(_) => continue,
-            };
-            let message =
-                wire::accept(&self.peer, object, wire::LONGEST).and_then(|object| match object {
-                    Some(object) => {
-                        object.wait(&mut Wait {
-                            deadline: None,
-                            interrupted: Some(&mut is_over),
-                        })?;
-                        wire::take(object).map(Some)
-                    }
-                    None => Ok(None),
-                });
-            match message {
-                Ok(Some((kind, bytes))) => self.hear(kind, &bytes),
-                Ok(None) => {}
-                Err(error) => return error,
-            }
-        }
+        let mut look = || {
+            Pool::global().expire(KEPT);
+            Segments::global().expire(KEPT);
+        };
+        joining::attend(
+            &self.peer,
+            &mut || self.is_over(),
+            &mut look,
+            &mut |kind, bytes| self.hear(kind, bytes),
+        )
     }
 
     fn hear(&self, kind: u32, bytes: &Bytes) {
@@ -543,12 +471,19 @@ impl Shared {
             },
             wire::MET => {
                 if let Some(met) = met() {
-                    self.plane().met(WorkerId(met.id), met.address);
+                    self.plane().met(self.other(met.id), met.address);
                 }
             }
             wire::LOST => {
                 if let Some(met) = met() {
-                    self.plane().lost(WorkerId(met.id));
+                    self.plane().lost(self.other(met.id));
+                }
+            }
+            wire::SERVERS => {
+                if let Ok(Servers { servers }) = wire::decode(bytes)
+                    && let Some(learn) = self.learn.get()
+                {
+                    learn(servers.into_iter().map(ServerEntry::from).collect());
                 }
             }
             wire::ANSWER => match wire::decode::<Answer>(bytes) {
@@ -560,11 +495,12 @@ impl Shared {
                 }
                 Err(error) => self.end(&format!("the shuffle master broke the protocol: {error}")),
             },
-            wire::DRAINED => {
-                *lock(&self.is_drained) = true;
-                self.notify();
-            }
             _ => {}
         }
+    }
+
+    /// Another process, as the master calls it.
+    fn other(&self, node: u32) -> ServerId {
+        ServerId { node, ..self.id }
     }
 }

@@ -8,9 +8,10 @@
 use std::fmt;
 
 /// The newest version, and the one that processes announce.
-const NEWEST: u32 = 1;
-/// The first version with a number. Releases before it say none, which reads as 0.
-const FIRST: u32 = 1;
+const NEWEST: u32 = 2;
+/// The first version in which each application may have a master. Releases before the first version with a
+/// number say none, which reads as 0.
+const FIRST: u32 = 2;
 
 /// The versions that a process speaks: the newest one of its release, and the one before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,24 +82,25 @@ mod tests {
 
     #[test]
     fn releases_that_follow_each_other_use_the_version_of_the_older_one() {
-        for release in 2..6 {
+        for release in FIRST + 1..6 {
             let (now, next) = (Protocol::of(release), Protocol::of(release + 1));
             assert_eq!(now.common(next), Some(release));
             assert_eq!(next.common(now), Some(release));
             assert_eq!(now.common(now), Some(release));
             assert_eq!(now.common(Protocol::of(release + 2)), None);
         }
-        // Those without a number speak with themselves only.
+        // Those of before speak with themselves only.
+        assert_eq!(Protocol::of(FIRST).common(Protocol::of(FIRST - 1)), None);
         assert_eq!(Protocol::of(1).common(Protocol::of(0)), None);
     }
 
     #[test]
     fn who_is_refused_is_told_what_to_upgrade() {
-        let there = Protocol::of(4);
-        assert_eq!(there.admit(Protocol::of(3), "the master"), Ok(3));
+        let there = Protocol::of(5);
+        assert_eq!(there.admit(Protocol::of(4), "the master"), Ok(4));
         assert_eq!(
-            there.admit(Protocol::of(2), "the master").unwrap_err(),
-            "it speaks protocols 1 to 2 of the shuffle service, and the master speaks protocols 3 to 4: \
+            there.admit(Protocol::of(3), "the master").unwrap_err(),
+            "it speaks protocols 2 to 3 of the shuffle service, and the master speaks protocols 4 to 5: \
              upgrade this process"
         );
         assert_eq!(

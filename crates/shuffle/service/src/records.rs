@@ -22,6 +22,10 @@ pub(crate) struct Records {
     about: BTreeMap<ShuffleId, About>,
     ended: VecDeque<Json>,
     fresh: VecDeque<Json>,
+    /// Those of them that the registry was not told. `None`: there is no other.
+    untold: Option<VecDeque<Json>>,
+    /// It is being told some.
+    is_telling: bool,
 }
 
 /// What the master knows of a shuffle, beside its record.
@@ -37,7 +41,8 @@ struct About {
 }
 
 impl Records {
-    pub(crate) fn new() -> Self {
+    /// `is_told`: a registry is to have them, too.
+    pub(crate) fn new(is_told: bool) -> Self {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
             recorder: Recorder::default(),
@@ -45,6 +50,8 @@ impl Records {
             about: BTreeMap::new(),
             ended: VecDeque::new(),
             fresh: VecDeque::new(),
+            untold: is_told.then(VecDeque::new),
+            is_telling: false,
         }
     }
 
@@ -98,15 +105,54 @@ impl Records {
             // Of one that nobody wrote to there is nothing to say.
             if record.began.is_some() {
                 let told = self.told(&record, None, true);
-                for (records, most) in [(&mut self.ended, MOST), (&mut self.fresh, MOST_FRESH)] {
-                    if records.len() >= most {
-                        records.pop_front();
-                    }
-                    records.push_back(told.clone());
-                }
+                self.keep(told);
             }
             self.about.remove(&record.shuffle);
         }
+    }
+
+    fn keep(&mut self, told: Json) {
+        let lists = [(&mut self.ended, MOST), (&mut self.fresh, MOST_FRESH)];
+        let untold = self.untold.as_mut().map(|untold| (untold, MOST));
+        for (records, most) in lists.into_iter().chain(untold) {
+            if records.len() >= most {
+                records.pop_front();
+            }
+            records.push_back(told.clone());
+        }
+    }
+
+    /// Keeps what the master of an application has recorded.
+    ///
+    /// # Errors
+    /// It is no list of records.
+    pub(crate) fn adopt(&mut self, told: &str) -> Result<(), String> {
+        let told = serde_json::from_str::<Vec<Json>>(told).map_err(|error| error.to_string())?;
+        if !told.iter().all(Json::is_object) {
+            return Err("these are no records".into());
+        }
+        told.into_iter().for_each(|told| self.keep(told));
+        Ok(())
+    }
+
+    /// Those that the registry is to be told, as JSON; `None`: there are none.
+    pub(crate) fn take_untold(&mut self) -> Option<String> {
+        let untold = self.untold.as_mut().filter(|untold| !untold.is_empty())?;
+        let untold: Json = std::mem::take(untold).into_iter().collect();
+        self.is_telling = true;
+        Some(untold.to_string())
+    }
+
+    /// The registry has answered.
+    pub(crate) fn told_registry(&mut self) {
+        self.is_telling = false;
+    }
+
+    /// Whether nothing is to be recorded any more, or told.
+    pub(crate) fn is_told(&self) -> bool {
+        !self.is_telling
+            && self.about.is_empty()
+            && self.untold.as_ref().is_none_or(VecDeque::is_empty)
     }
 
     /// All that are known, the first one first. `progress` says how far one is.

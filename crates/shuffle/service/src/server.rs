@@ -1,4 +1,8 @@
-//! A process that holds partitions: a member that others connect to.
+//! A process that holds partitions. Masters and members connect to it.
+
+mod links;
+mod masters;
+mod registered;
 
 use std::io;
 use std::path::PathBuf;
@@ -12,15 +16,17 @@ use treadle_memory::{
     Consumer as _, Limits, Pool, Reclaim, Segments, Taken, kept, occupied, share_heap,
 };
 use treadle_net::{Address, Offer, Options, Wait};
-use treadle_reactor::thread;
+use treadle_reactor::thread::{self, caught};
 use treadle_shuffle::Config;
 use treadle_shuffle_node::{self as shuffle, Plane, Stats, writing};
 use treadle_volume::Options as Files;
 
-use crate::member::{Holding, Member, MemberOptions, Shared};
 use crate::room::is_full;
-use crate::wire::Room;
-use crate::{ServiceError, config};
+use crate::server::links::{Links, ServerCallbacks};
+use crate::server::masters::Masters;
+use crate::server::registered::Registration;
+use crate::wire::{self, Call, Hello, Room, What};
+use crate::{LINKS, ServiceError, config, joining};
 
 /// Threads that receive pushes and send rows.
 const THREADS: usize = 2;
@@ -51,8 +57,14 @@ const REFUSALS: Refusals = Refusals {
 /// Settings of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// What it is as a member.
-    pub member: MemberOptions,
+    /// The master that it registers with, which serves as the registry of other masters.
+    pub master: Address,
+    /// Security of the connections.
+    pub net: Options,
+    /// For people.
+    pub name: String,
+    /// For how long it goes on without that master. `None`: for ever.
+    pub patience: Option<Duration>,
     /// Where it listens; port 0 takes a free one.
     pub listen: Address,
     /// What fails together with it.
@@ -72,7 +84,8 @@ pub struct ServerOptions {
 /// A server. Dropping it ends it.
 #[derive(Debug)]
 pub struct ShuffleServer {
-    member: Member,
+    links: Arc<Links>,
+    registration: Arc<Registration>,
     host: Arc<ServiceHost>,
     http: Option<PageServer>,
 }
@@ -85,68 +98,89 @@ impl ShuffleServer {
     pub fn start(options: ServerOptions, wait: &mut Wait<'_>) -> Result<Self, ServiceError> {
         share_heap();
         refuse_too_little(options.memory)?;
-        let net = options.member.net.clone();
+        let mut net = options.net.clone();
         let listening = Options {
-            services: vec![Offer {
-                service: shuffle::SERVICE,
-                name: "shuffle",
-                lane: None,
-            }],
+            services: vec![
+                Offer {
+                    service: shuffle::SERVICE,
+                    name: "shuffle",
+                    lane: None,
+                },
+                Offer {
+                    service: LINKS,
+                    name: "shuffle masters",
+                    lane: None,
+                },
+            ],
             ..net.clone()
         };
         let host = ServiceHost::bind(&options.listen, &listening)?;
-        let contact = net.contact.first().unwrap_or(host.address());
+        let contact = net.contact.first().unwrap_or(host.address()).to_string();
         let target = target(options.memory, 0);
         let files = Files::new(options.directories.clone(), options.disk);
         let room = look(&Stats::default(), files.room(0), target, false);
-        let holding = Holding {
-            address: contact.to_string(),
+        let links = Links::new(Hello {
+            address: contact.clone(),
             domain: options.domain.clone(),
             weight: options.weight.max(1),
-            room,
+            room: Some(room),
+            ..joining::hello(&options.name, 0, 1)
+        });
+        let (peer, welcome) = joining::join(&options.master, &net, &links.hello(), wait)?;
+        let registration = Arc::new(Registration::new(
+            options.master.clone(),
+            net.clone(),
+            options.patience,
+        ));
+        // What the master takes for a silence is one everywhere.
+        let timeout = Duration::from_millis(welcome.timeout_ms);
+        (net.pair.timeout, net.patience) = (timeout, timeout);
+        let config = Config {
+            run: config().run.min(options.memory / RUN_PART),
+            lease: Duration::from_millis(welcome.lease_ms).max(timeout),
+            ..config()
         };
-        let member = Member::join(
-            options.member.clone(),
-            net,
-            Some(holding),
-            files.clone(),
-            Config {
-                run: config().run.min(options.memory / RUN_PART),
-                ..config()
-            },
-            wait,
-            |cluster| {
-                if let Some(cluster) = cluster {
-                    host.join(cluster);
-                }
-            },
-        )?;
+        let words = Box::new(ServerCallbacks(Arc::downgrade(&links)));
+        let plane = Plane::of_any(&contact, net, files.clone(), config, words);
+        links.attach(plane.clone());
         let no_thread = |source| ServiceError::System {
             what: "starting a thread",
             source,
         };
-        let plane = member.plane().clone();
         Pool::global()
             .keep_at_most(usize::try_from(options.memory / KEPT_PART).unwrap_or(usize::MAX));
         plane.keep_below(granted(options.memory));
         let service: Box<dyn Service> = Box::new(plane.clone());
-        let shared = member.shared();
+        let masters: Box<dyn Service> = Box::new(Masters(Arc::downgrade(&links)));
+        let ending = Arc::downgrade(&registration);
         let failed = move |reason: String| {
-            if let Some(shared) = shared.upgrade() {
-                shared.end(&reason);
+            if let Some(registration) = ending.upgrade() {
+                registration.end(&reason);
             }
         };
-        let services = Services::from([(shuffle::SERVICE, service)]);
+        let services = Services::from([(shuffle::SERVICE, service), (LINKS, masters)]);
         let served = host.start(services, THREADS, "treadle-serve", failed);
         served.map_err(no_thread)?;
-        watch(&member, files, options.memory, room).map_err(no_thread)?;
-        let http = options.http.clone();
-        let http = http.map(|http| pages(http, &options, &host, member.plane()));
-        Ok(Self {
-            http: http.transpose()?,
-            member,
+        let mut server = Self {
+            http: None,
+            links,
+            registration,
             host,
-        })
+        };
+        let (links, following) = (Arc::clone(&server.links), Arc::clone(&server.registration));
+        let follow = move || {
+            if let Err(panic) = caught(|| following.follow(&links, peer, welcome)) {
+                following.end(&panic.to_string());
+            }
+        };
+        thread::start("treadle-member", follow).map_err(no_thread)?;
+        server
+            .watch(files, options.memory, room)
+            .map_err(no_thread)?;
+        let http = options.http.clone();
+        let http = http.map(|http| pages(http, &options, &server.host, server.plane()));
+        server.http = http.transpose()?;
+        Ok(server)
     }
 
     /// Where it listens, with the port that it got.
@@ -159,21 +193,54 @@ impl ShuffleServer {
         self.http.as_ref().map(PageServer::link)
     }
 
-    /// What it is as a member.
-    pub fn member(&self) -> &Member {
-        &self.member
+    /// The shuffle plane of the process.
+    pub fn plane(&self) -> &Plane {
+        self.links.plane()
+    }
+
+    /// Asks the registry to have all masters copy what is here elsewhere.
+    ///
+    /// # Errors
+    /// The registry is not there.
+    pub fn drain(&self) -> Result<(), ServiceError> {
+        let gone = || {
+            ServiceError::Over(format!(
+                "the shuffle master at {} is gone",
+                self.registration.address
+            ))
+        };
+        let peer = self.registration.peer().ok_or_else(gone)?;
+        let what = Some(What::Drain(String::new()));
+        wire::send(&peer, wire::CALL, &Call { number: 0, what });
+        Ok(())
+    }
+
+    /// Whether it was asked to leave, and holds nothing any more.
+    pub fn is_drained(&self) -> bool {
+        self.links.is_drained()
+    }
+
+    /// Waits until it is over, and says why. `None`: the time has passed.
+    pub fn wait(&self, most: Duration) -> Option<String> {
+        match self.links.failed() {
+            Some(reason) => Some(reason.into()),
+            None => self.registration.wait(most),
+        }
     }
 
     /// Ends it.
     pub fn close(&self) {
-        self.member.close();
+        self.registration
+            .end("this process has left the shuffle service");
         self.host.end();
+        self.links.close_all();
+        self.plane().end();
     }
 }
 
 impl Drop for ShuffleServer {
     fn drop(&mut self) {
-        self.host.end();
+        self.close();
     }
 }
 
@@ -240,41 +307,49 @@ fn look_at_memory(plane: &Plane, limit: u64, reclaim: &mut Reclaim, last: Taken)
     taken
 }
 
-/// Starts the threads that look at the memory of rows, and at the room for more.
-fn watch(member: &Member, files: Files, limit: u64, mut said: Room) -> io::Result<()> {
-    let plane = member.plane().clone();
-    let most = target(limit, 0);
-    plane.set_target(most);
-    let (shared, budget) = (member.shared(), plane.clone());
-    thread::start("treadle-memory", move || {
-        let (mut reclaim, mut taken) = (Reclaim::default(), Taken::default());
-        while is_there(&shared) {
-            taken = look_at_memory(&budget, limit, &mut reclaim, taken);
-            std::thread::sleep(LOOK);
-        }
-    })?;
-    let shared = member.shared();
-    // In a thread of its own, since a file system may take long to answer.
-    thread::start("treadle-room", move || {
-        let mut said_at = Instant::now();
-        while is_there(&shared) {
-            let stats = plane.stats();
-            let room = look(&stats, files.room(stats.on_disk), most, said.is_full);
-            let is_due = room != said && said_at.elapsed() >= ANNOUNCE;
-            if (is_due || room.has_changed(&said))
-                && let Some(shared) = shared.upgrade()
-            {
-                shared.announce(&room);
-                (said, said_at) = (room, Instant::now());
+impl ShuffleServer {
+    /// Starts the threads that look at the memory of rows, and at the room for more.
+    fn watch(&self, files: Files, limit: u64, mut said: Room) -> io::Result<()> {
+        let plane = self.plane().clone();
+        let most = target(limit, 0);
+        plane.set_target(most);
+        let (registration, budget) = (Arc::downgrade(&self.registration), plane.clone());
+        thread::start("treadle-memory", move || {
+            let (mut reclaim, mut taken) = (Reclaim::default(), Taken::default());
+            while is_there(&registration) {
+                taken = look_at_memory(&budget, limit, &mut reclaim, taken);
+                std::thread::sleep(LOOK);
             }
-            std::thread::sleep(LOOK);
-        }
-    })
-    .map(drop)
+        })?;
+        let (registration, links) = (
+            Arc::downgrade(&self.registration),
+            Arc::downgrade(&self.links),
+        );
+        // In a thread of its own, since a file system may take long to answer.
+        thread::start("treadle-room", move || {
+            let mut said_at = Instant::now();
+            while is_there(&registration)
+                && let Some(links) = links.upgrade()
+            {
+                links.look();
+                let stats = plane.stats();
+                let room = look(&stats, files.room(stats.on_disk), most, said.is_full);
+                let is_due = room != said && said_at.elapsed() >= ANNOUNCE;
+                if is_due || room.has_changed(&said) {
+                    links.announce(&room);
+                    (said, said_at) = (room, Instant::now());
+                }
+                drop(links);
+                std::thread::sleep(LOOK);
+            }
+        })
+        .map(drop)
+    }
 }
 
-fn is_there(shared: &Weak<Shared>) -> bool {
-    shared.upgrade().is_some_and(|shared| !shared.is_over())
+fn is_there(registration: &Weak<Registration>) -> bool {
+    let registration = registration.upgrade();
+    registration.is_some_and(|registration| registration.over().is_none())
 }
 
 /// The room of a server with so much for rows in memory, and so much free on its disks.
@@ -322,13 +397,13 @@ fn pages(
             lines.concat()
         })
     };
-    let (name, domain) = (options.member.name.clone(), options.domain.clone());
+    let (name, domain) = (options.name.clone(), options.domain.clone());
     let directories: Vec<String> = options
         .directories
         .iter()
         .map(|path| path.display().to_string())
         .collect();
-    let (memory, master) = (options.memory, options.member.master.to_string());
+    let (memory, master) = (options.memory, options.master.to_string());
     let (address, state) = (host.address().to_string(), plane.clone());
     let state = move || -> Text {
         let stats = state.stats();

@@ -15,6 +15,8 @@ pub(crate) const HELLO: u32 = 32;
 pub(crate) const TO_MASTER: u32 = 33;
 pub(crate) const CALL: u32 = 34;
 pub(crate) const ROOM: u32 = 35;
+/// From a server, with the reason as text: it does not serve this master.
+pub(crate) const DISMISSED: u32 = 36;
 /// Kinds of objects from the master.
 pub(crate) const WELCOME: u32 = 48;
 pub(crate) const TO_NODE: u32 = 49;
@@ -22,6 +24,10 @@ pub(crate) const MET: u32 = 50;
 pub(crate) const LOST: u32 = 51;
 pub(crate) const ANSWER: u32 = 52;
 pub(crate) const DRAINED: u32 = 53;
+/// The first one from a master that connects to a server.
+pub(crate) const GOVERN: u32 = 54;
+/// The list of servers.
+pub(crate) const SERVERS: u32 = 55;
 /// The longest of them that is taken, in bytes; and before it is known who says it.
 pub(crate) const LONGEST: u64 = 256 << 20;
 pub(crate) const LONGEST_HELLO: u64 = 64 << 10;
@@ -38,9 +44,20 @@ treadle_codec::generated! {
 }
 
 pub(crate) use proto::call::What;
-pub(crate) use proto::{Answer, Call, Counted, Hello, Met, Register, Room, Welcome};
+pub(crate) use proto::{
+    Answer, Call, Claim, Counted, Govern, Hello, Met, Register, Room, Server, Servers, Welcome,
+};
 
 impl Hello {
+    pub(crate) fn protocol(&self) -> Protocol {
+        Protocol {
+            oldest: self.oldest,
+            newest: self.newest,
+        }
+    }
+}
+
+impl Govern {
     pub(crate) fn protocol(&self) -> Protocol {
         Protocol {
             oldest: self.oldest,

@@ -12,7 +12,7 @@ use treadle_types::Runs;
 
 use crate::data::Source;
 use crate::leases::LEASE;
-use crate::tasks::{Failure, Job, Task, Value, Work};
+use crate::tasks::{Failure, Task, Value, Work};
 use crate::world::{Item, Pid, World};
 
 /// Tasks that one worker is given at once.
@@ -24,6 +24,8 @@ const RUNS: usize = 300;
 #[derive(Clone, Debug)]
 pub(super) enum Up {
     Joined,
+    /// A server does not serve the master any more.
+    Dismissed,
     Master(ToMaster),
     Finished(Task, u64, Value),
     Failed(Task, u64, Failure),
@@ -41,7 +43,8 @@ pub(super) enum Down {
 
 pub(super) struct Head {
     pub(super) master: Master,
-    pub(super) jobs: Vec<Job>,
+    /// It has begun, and not ended in the middle.
+    pub(super) is_there: bool,
     /// Workers, and whether they are to leave.
     workers: BTreeMap<ServerId, bool>,
     next_attempt: u64,
@@ -55,10 +58,10 @@ pub(super) struct Head {
 }
 
 impl Head {
-    pub(super) fn new(master: Master, jobs: Vec<Job>) -> Self {
+    pub(super) fn new(master: Master, is_there: bool) -> Self {
         Self {
             master,
-            jobs,
+            is_there,
             workers: BTreeMap::new(),
             next_attempt: 1,
             leases: Leases::new(LEASE),
@@ -68,17 +71,15 @@ impl Head {
         }
     }
 
-    fn job_of(&self, task: Task) -> usize {
-        match task {
-            Task::Transfer(shuffle, _) | Task::Barrier(shuffle) => job_of(shuffle),
-            Task::Unpack(job, _) => job,
-        }
+    pub(super) fn workers(&self) -> impl Iterator<Item = ServerId> + '_ {
+        self.workers.keys().copied()
     }
+}
 
-    fn load(&self, server: ServerId) -> usize {
-        let tasks = self.jobs.iter().flat_map(|job| job.tasks.values());
-        let running = tasks.flat_map(|state| state.running.values());
-        running.filter(|&&other| other == server).count()
+fn job_of_task(task: Task) -> usize {
+    match task {
+        Task::Transfer(shuffle, _) | Task::Barrier(shuffle) => job_of(shuffle),
+        Task::Unpack(job, _) => job,
     }
 }
 
@@ -89,10 +90,12 @@ fn job_of(shuffle: ShuffleId) -> usize {
 impl World {
     /// Something reaches the head.
     pub(super) fn head_hears(&mut self, from: ServerId, up: Up) -> Result<(), String> {
-        if matches!(up, Up::Joined) {
-            return self.worker_joined(from);
+        match up {
+            Up::Joined => return self.worker_joined(from),
+            Up::Dismissed => return self.dismissed(from),
+            _ => {}
         }
-        if !self.head.workers.contains_key(&from) {
+        if !self.heads[self.at].workers.contains_key(&from) {
             // Whether the words of a stranger change anything is the master's affair.
             return match up {
                 Up::Master(message) => self.master(MasterEvent::Message { from, message }),
@@ -100,7 +103,7 @@ impl World {
             };
         }
         match up {
-            Up::Joined => {}
+            Up::Joined | Up::Dismissed => {}
             Up::Master(message) => {
                 self.suspect(&message)?;
                 self.master(MasterEvent::Message { from, message })?;
@@ -120,7 +123,7 @@ impl World {
             _ => false,
         };
         self.summary.repairs += u64::from(is_suspect);
-        let is_deterministic = self.head.jobs.iter().all(|job| job.plan.is_deterministic);
+        let is_deterministic = self.jobs.iter().all(|job| job.plan.is_deterministic);
         // A copy that is filled where there is no room is as good as damaged.
         let is_full = self.plan.service.is_some() && self.plan.may_fail();
         let is_blameless = !self.plan.is_damaged() && !is_full;
@@ -131,7 +134,7 @@ impl World {
     }
 
     fn worker_joined(&mut self, server: ServerId) -> Result<(), String> {
-        let mut workers = self.head.workers.keys().copied();
+        let mut workers = self.heads[self.at].workers.keys().copied();
         let before = workers.find(|other| other.node == server.node);
         if before.is_some_and(|before| before.incarnation > server.incarnation) {
             // The word of a process that has ended came late: its connection is gone.
@@ -142,8 +145,8 @@ impl World {
             self.engine_loses(before);
             self.tell_gone(before);
         }
-        self.head.workers.insert(server, false);
-        self.head.is_changed = true;
+        self.heads[self.at].workers.insert(server, false);
+        self.heads[self.at].is_changed = true;
         self.master(match self.plan.service {
             Some(service) => MasterEvent::Standing {
                 server,
@@ -156,12 +159,16 @@ impl World {
     }
 
     pub(super) fn worker_lost(&mut self, server: ServerId) -> Result<(), String> {
-        if !self.head.workers.contains_key(&server) {
+        if !self.heads[self.at].workers.contains_key(&server) {
             return Ok(());
         }
         self.summary.losses += 1;
+        self.disturbs("it has lost a process");
         self.engine_loses(server);
-        if let Some(&pid) = self.by_id.get(&server) {
+        if self.is_shared() && server.node <= self.plan.servers() {
+            self.hang_up(server);
+            self.call_later(server.node);
+        } else if let Some(&pid) = self.by_id.get(&server) {
             let heard = self.kernel.random.micros(100, 5_000);
             self.kernel.schedule(heard, Item::Stranger(pid));
         }
@@ -173,13 +180,18 @@ impl World {
 
     /// All processes learn that one is lost.
     fn tell_gone(&mut self, server: ServerId) {
-        for to in self.head.workers.keys().copied().collect::<Vec<_>>() {
+        for to in self.heads[self.at]
+            .workers
+            .keys()
+            .copied()
+            .collect::<Vec<_>>()
+        {
             self.down(to, Down::Gone(server));
         }
     }
 
     pub(super) fn drain(&mut self, server: ServerId) -> Result<(), String> {
-        if let Some(is_leaving) = self.head.workers.get_mut(&server) {
+        if let Some(is_leaving) = self.heads[self.at].workers.get_mut(&server) {
             *is_leaving = true;
             self.master(MasterEvent::Draining(server))?;
         }
@@ -201,10 +213,10 @@ impl World {
 
     /// What ran there runs again, and what tasks with effects did there is gone.
     fn engine_loses(&mut self, server: ServerId) {
-        self.head.workers.remove(&server);
-        self.head.is_changed = true;
-        for index in 0..self.head.jobs.len() {
-            let job = &mut self.head.jobs[index];
+        self.heads[self.at].workers.remove(&server);
+        self.heads[self.at].is_changed = true;
+        for index in 0..self.jobs.len() {
+            let job = &mut self.jobs[index];
             let mut lost = Vec::new();
             for (&task, state) in &mut job.tasks {
                 state.running.retain(|_, worker| *worker != server);
@@ -220,25 +232,25 @@ impl World {
 
     /// A value is gone; those that read it begin anew.
     fn reset(&mut self, index: usize, task: Task) {
-        let job = &mut self.head.jobs[index];
+        let job = &mut self.jobs[index];
         let Some(state) = job.tasks.get_mut(&task) else {
             return;
         };
         if state.done.take().is_none() {
             return;
         }
-        self.head.is_changed = true;
-        let job = &self.head.jobs[index];
+        self.heads[self.at].is_changed = true;
+        let job = &self.jobs[index];
         for reader in job.readers(task) {
             self.cancel_attempts(index, reader, None);
         }
     }
 
     fn cancel_attempts(&mut self, index: usize, task: Task, except: Option<u64>) {
-        let Some(state) = self.head.jobs[index].tasks.get_mut(&task) else {
+        let Some(state) = self.jobs[index].tasks.get_mut(&task) else {
             return;
         };
-        self.head.is_changed = true;
+        self.heads[self.at].is_changed = true;
         let running = std::mem::take(&mut state.running);
         for (attempt, server) in running {
             if Some(attempt) != except {
@@ -250,9 +262,9 @@ impl World {
     /// An event for the master, and what it wants done.
     pub(super) fn master(&mut self, event: MasterEvent) -> Result<(), String> {
         let mut effects = Vec::new();
-        let result = self.head.master.handle(event, &mut effects);
+        let result = self.heads[self.at].master.handle(event, &mut effects);
         result.map_err(|error| format!("the master refuses: {error}"))?;
-        let check = self.head.master.check();
+        let check = self.heads[self.at].master.check();
         check.map_err(|broken| format!("the master is broken: {broken}"))?;
         self.check_homes()?;
         for effect in effects {
@@ -260,7 +272,7 @@ impl World {
                 MasterEffect::Send { to, message } => {
                     if let ToNode::Plan(plan) = &message
                         && plan.groups.iter().any(|group| !group.is_open)
-                        && self.head.split.insert(plan.shuffle)
+                        && self.heads[self.at].split.insert(plan.shuffle)
                     {
                         self.summary.epochs += 1;
                     }
@@ -272,7 +284,7 @@ impl World {
                     outputs,
                 } => self.invalidate(shuffle, &maps, outputs),
                 MasterEffect::NotDeterministic { shuffle, .. } => {
-                    let job = &mut self.head.jobs[job_of(shuffle)];
+                    let job = &mut self.jobs[job_of(shuffle)];
                     if job.plan.is_deterministic {
                         return Err(format!(
                             "{shuffle:?} is deterministic, and is said not to be"
@@ -293,32 +305,36 @@ impl World {
 
     fn invalidate(&mut self, shuffle: ShuffleId, maps: &Runs, outputs: bool) {
         self.summary.invalidations += 1;
+        self.disturbs("maps run again");
         let index = job_of(shuffle);
         for map in maps.iter() {
             self.reset(index, Task::Transfer(shuffle, map as u32));
         }
         self.reset(index, Task::Barrier(shuffle));
         if outputs {
-            for partition in self.head.jobs[index].plan.outputs.clone().iter() {
+            for partition in self.jobs[index].plan.outputs.clone().iter() {
                 self.reset(index, Task::Unpack(index, partition as u32));
             }
         }
     }
 
     pub(super) fn begin_job(&mut self, index: usize) -> Result<(), String> {
-        let job = &mut self.head.jobs[index];
+        let is_leased = self.plan.service.is_some() && !self.is_shared();
+        let job = &mut self.jobs[index];
         job.is_begun = true;
-        self.head.is_changed = true;
+        self.heads[self.at].is_changed = true;
         let first = job.sources[0].shuffle;
-        if self.plan.service.is_some() {
+        if is_leased {
             let now = self.kernel.now();
             let application = ApplicationId(index as u64);
             for source in &job.sources {
-                self.head.leases.grant(application, source.shuffle, now);
+                self.heads[self.at]
+                    .leases
+                    .grant(application, source.shuffle, now);
             }
             self.await_heartbeat(index);
         }
-        let job = &mut self.head.jobs[index];
+        let job = &mut self.jobs[index];
         let copies = self.plan.service.map_or(1, |service| service.copies);
         let events: Vec<MasterEvent> = job
             .sources
@@ -353,7 +369,7 @@ impl World {
         index: usize,
         result: Result<(), String>,
     ) -> Result<(), String> {
-        let job = &mut self.head.jobs[index];
+        let job = &mut self.jobs[index];
         if !job.is_open() {
             return Ok(());
         }
@@ -362,30 +378,31 @@ impl World {
             Err(_) => self.summary.failed += 1,
         }
         job.ended = Some(result);
-        self.head.is_changed = true;
+        self.heads[self.at].is_changed = true;
         let tasks: Vec<Task> = job.tasks.keys().copied().collect();
         let shuffles: Vec<ShuffleId> = job.sources.iter().map(|source| source.shuffle).collect();
         for task in tasks {
             self.cancel_attempts(index, task, None);
         }
         // Who is gone says nothing.
-        let job = &self.head.jobs[index];
+        let job = &self.jobs[index];
         if self.plan.service.is_some() && job.is_cancelled() && job.plan.vanishes {
             self.summary.vanished += 1;
             self.dispatch();
             return Ok(());
         }
         for shuffle in shuffles {
-            self.head.leases.end(shuffle);
+            self.heads[self.at].leases.end(shuffle);
             self.master(MasterEvent::End(shuffle))?;
         }
         self.dispatch();
+        self.leave_if_idle();
         Ok(())
     }
 
     /// The results of a job are not needed any more, if they are there.
     pub(super) fn release_job(&mut self, index: usize) -> Result<(), String> {
-        let job = &mut self.head.jobs[index];
+        let job = &mut self.jobs[index];
         if !job.is_open() {
             return Ok(());
         }
@@ -404,9 +421,9 @@ impl World {
         attempt: u64,
         value: Value,
     ) -> Result<(), String> {
-        self.head.is_changed = true;
-        let index = self.head.job_of(task);
-        let job = &mut self.head.jobs[index];
+        self.heads[self.at].is_changed = true;
+        let index = job_of_task(task);
+        let job = &mut self.jobs[index];
         let Some(state) = job.tasks.get_mut(&task) else {
             return Ok(());
         };
@@ -420,7 +437,7 @@ impl World {
         if let Task::Barrier(shuffle) = task {
             self.run_late(index, shuffle);
         }
-        let job = &self.head.jobs[index];
+        let job = &self.jobs[index];
         if matches!(task, Task::Unpack(..)) && job.is_complete() {
             job.verify()?;
             match job.plan.hold {
@@ -438,9 +455,9 @@ impl World {
         attempt: u64,
         failure: Failure,
     ) -> Result<(), String> {
-        self.head.is_changed = true;
-        let index = self.head.job_of(task);
-        let Some(state) = self.head.jobs[index].tasks.get_mut(&task) else {
+        self.heads[self.at].is_changed = true;
+        let index = job_of_task(task);
+        let Some(state) = self.jobs[index].tasks.get_mut(&task) else {
             return Ok(());
         };
         if state.running.remove(&attempt).is_none() {
@@ -463,16 +480,16 @@ impl World {
 
     /// Gives ready tasks to workers with a free slot.
     pub(super) fn dispatch(&mut self) {
-        if !std::mem::take(&mut self.head.is_changed) {
+        if !std::mem::take(&mut self.heads[self.at].is_changed) {
             return;
         }
-        for index in 0..self.head.jobs.len() {
-            if !self.head.jobs[index].is_open() {
+        for index in 0..self.jobs.len() {
+            if !self.jobs[index].is_open() || self.jobs[index].plan.master != self.at {
                 continue;
             }
-            let tasks: Vec<Task> = self.head.jobs[index].tasks.keys().copied().collect();
+            let tasks: Vec<Task> = self.jobs[index].tasks.keys().copied().collect();
             for task in tasks {
-                let job = &self.head.jobs[index];
+                let job = &self.jobs[index];
                 let state = &job.tasks[&task];
                 if state.done.is_some() || !state.running.is_empty() || !job.is_needed(task) {
                     continue;
@@ -484,18 +501,24 @@ impl World {
         }
     }
 
+    fn load(&self, server: ServerId) -> usize {
+        let tasks = self.jobs.iter().flat_map(|job| job.tasks.values());
+        let running = tasks.flat_map(|state| state.running.values());
+        running.filter(|&&other| other == server).count()
+    }
+
     fn assign(&mut self, index: usize, task: Task, work: &Work) {
         let is_transfer = matches!(task, Task::Transfer(..));
         let twice = is_transfer && self.kernel.random.chance(self.plan.speculates);
         let mut used = BTreeSet::new();
         for _ in 0..1 + u32::from(twice) {
-            let shunned = self.head.jobs[index].tasks[&task].shunned;
+            let shunned = self.jobs[index].tasks[&task].shunned;
             let service = self.plan.service;
-            let workers = self.head.workers.iter().filter(|(server, _)| {
+            let workers = self.heads[self.at].workers.iter().filter(|(server, _)| {
                 !service.is_some_and(|service| service.is_server(server.node))
             });
             let free = workers
-                .filter(|&(&server, _)| self.head.load(server) < SLOTS && !used.contains(&server));
+                .filter(|&(&server, _)| self.load(server) < SLOTS && !used.contains(&server));
             let free: Vec<(ServerId, bool)> = free.map(|(&s, &leaving)| (s, leaving)).collect();
             let good = free
                 .iter()
@@ -509,8 +532,8 @@ impl World {
             }
             let home = match task {
                 Task::Unpack(_, partition) if self.kernel.random.chance(50) => {
-                    let shuffle = self.head.jobs[index].sources[0].shuffle;
-                    self.head.master.home(shuffle, partition)
+                    let shuffle = self.jobs[index].sources[0].shuffle;
+                    self.heads[self.at].master.home(shuffle, partition)
                 }
                 _ => None,
             };
@@ -519,12 +542,9 @@ impl World {
                 None => good[self.kernel.random.index(good.len())],
             };
             used.insert(server);
-            let attempt = self.head.next_attempt;
-            self.head.next_attempt += 1;
-            let state = self.head.jobs[index]
-                .tasks
-                .get_mut(&task)
-                .expect("it is one");
+            let attempt = self.heads[self.at].next_attempt;
+            self.heads[self.at].next_attempt += 1;
+            let state = self.jobs[index].tasks.get_mut(&task).expect("it is one");
             state.running.insert(attempt, server);
             state.history.insert(attempt);
             assert!(state.history.len() < RUNS, "{task:?} runs again and again");
@@ -545,18 +565,18 @@ impl World {
         if self.plan.lates == 0 {
             return;
         }
-        let workers = self.head.workers.keys().copied();
+        let workers = self.heads[self.at].workers.keys().copied();
         let service = self.plan.service;
         let workers =
             workers.filter(|server| !service.is_some_and(|service| service.is_server(server.node)));
         let workers: Vec<ServerId> = workers.collect();
-        for map in 0..self.head.jobs[index].plan.maps {
+        for map in 0..self.jobs[index].plan.maps {
             if workers.is_empty() || !self.kernel.random.chance(self.plan.lates) {
                 continue;
             }
             let server = workers[self.kernel.random.index(workers.len())];
-            let attempt = self.head.next_attempt;
-            self.head.next_attempt += 1;
+            let attempt = self.heads[self.at].next_attempt;
+            self.heads[self.at].next_attempt += 1;
             let work = Work::Transfer {
                 again: self.kernel.random.chance(50),
                 fails: false,
@@ -570,17 +590,20 @@ impl World {
     }
 
     pub(super) fn is_known(&self, server: ServerId) -> bool {
-        self.head.workers.contains_key(&server)
+        self.heads[self.at].workers.contains_key(&server)
     }
 
     /// Two sides of a merge are at one place.
     fn check_homes(&self) -> Result<(), String> {
-        let merges = self.head.jobs.iter().filter(|job| job.sources.len() > 1);
+        let merges = self.jobs.iter().filter(|job| job.sources.len() > 1);
         for job in merges.filter(|job| job.is_open()) {
             for partition in job.plan.outputs.iter() {
                 let mut sources = job.sources.iter();
-                let home =
-                    |source: &Source| self.head.master.home(source.shuffle, partition as u32);
+                let home = |source: &Source| {
+                    self.heads[self.at]
+                        .master
+                        .home(source.shuffle, partition as u32)
+                };
                 let homes = sources.next().map(home);
                 if sources
                     .next()
@@ -605,7 +628,7 @@ impl World {
 
     /// What is open, for the report of a simulation that does not end.
     pub(super) fn open_tasks(&self) -> String {
-        let jobs = self.head.jobs.iter().filter(|job| job.ended.is_none());
+        let jobs = self.jobs.iter().filter(|job| job.ended.is_none());
         let tasks = jobs.flat_map(|job| &job.tasks);
         let open = tasks.filter(|(_, state)| state.done.is_none());
         let open: Vec<String> = open

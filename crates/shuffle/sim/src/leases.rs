@@ -14,16 +14,19 @@ impl World {
     pub(super) fn await_heartbeat(&mut self, index: usize) {
         self.kernel.schedule(LEASE / 3, Item::Heartbeat(index));
         self.kernel.schedule(LEASE, Item::Expire);
-        self.head.looks += 1;
+        self.heads[self.at].looks += 1;
     }
 
     /// An application says that it is there, as long as it is.
     pub(super) fn heartbeat(&mut self, index: usize) -> Result<(), String> {
-        if !self.head.jobs[index].is_open() {
+        if !self.jobs[index].is_open() {
             return Ok(());
         }
         let now = self.kernel.now();
-        if !self.head.leases.renew(ApplicationId(index as u64), now) {
+        if !self.heads[self.at]
+            .leases
+            .renew(ApplicationId(index as u64), now)
+        {
             return Err(format!(
                 "the lease of job {index} has ended, and it is there"
             ));
@@ -35,15 +38,18 @@ impl World {
     /// What applications that are gone have left behind ends.
     pub(super) fn expire(&mut self) -> Result<(), String> {
         let now = self.kernel.now();
-        for shuffle in self.head.leases.expire(now) {
+        for shuffle in self.heads[self.at].leases.expire(now) {
             self.master(MasterEvent::End(shuffle))?;
         }
-        self.head.looks -= 1;
-        let due = self.head.leases.next_deadline().filter(|due| *due > now);
+        self.heads[self.at].looks -= 1;
+        let due = self.heads[self.at]
+            .leases
+            .next_deadline()
+            .filter(|due| *due > now);
         // One look that makes another each time would be thousands after a while.
-        if let Some(due) = due.filter(|_| self.head.looks == 0) {
+        if let Some(due) = due.filter(|_| self.heads[self.at].looks == 0) {
             self.kernel.schedule_at(due, Item::Expire);
-            self.head.looks += 1;
+            self.heads[self.at].looks += 1;
         }
         Ok(())
     }

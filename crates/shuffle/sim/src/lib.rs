@@ -9,13 +9,15 @@ mod data;
 mod engine;
 pub mod large;
 mod leases;
+mod masters;
 mod network;
 pub mod overload;
 mod plan;
+mod plans_of_masters;
 mod process;
 mod running;
 mod tasks;
 mod world;
 
 pub use plan::Plan;
-pub use world::{Summary, simulate, simulate_plan, simulate_service};
+pub use world::{Summary, simulate, simulate_masters, simulate_plan, simulate_service};

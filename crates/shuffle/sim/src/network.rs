@@ -39,10 +39,15 @@ impl World {
 
     /// To the head, in order.
     pub(super) fn up(&mut self, pid: Pid, up: Up) {
+        let process = &self.procs[pid];
+        self.up_as(pid, (process.head.unwrap_or(0), process.id), up);
+    }
+
+    /// To a head, from a process that is called so by it.
+    pub(super) fn up_as(&mut self, pid: Pid, (head, name): (usize, ServerId), up: Up) {
         let at = self.kernel.now() + self.latency();
         let at = self.procs[pid].up.arrival(at);
-        let id = self.procs[pid].id;
-        self.kernel.schedule_at(at, Item::Up(id, up));
+        self.kernel.schedule_at(at, Item::Up(head, name, up));
     }
 
     /// From the head, in order. Without the guard the head knows places, not processes.
@@ -55,9 +60,14 @@ impl World {
                 None => return,
             },
         };
+        self.down_to(pid, Item::Down(pid, to, down));
+    }
+
+    /// To a process, in the order of what heads say to it.
+    pub(super) fn down_to(&mut self, pid: Pid, item: Item) {
         let at = self.kernel.now() + self.latency();
         let at = self.procs[pid].down.arrival(at);
-        self.kernel.schedule_at(at, Item::Down(pid, down));
+        self.kernel.schedule_at(at, item);
     }
 
     /// To a server: who is at its place is who hears it.

@@ -8,9 +8,9 @@ use std::time::Duration;
 use treadle_shuffle::block::{Header, Table, TableBuilder};
 use treadle_shuffle::{
     ApplicationId, AttemptId, BatchId, Config, ConnectionId, Expected, FromServer, Gathered,
-    Generation, Group, GroupId, Plan, Push, ReadPiece, Reader, ReaderEffect, ReaderEvent, Refusal,
-    Seal, Server, ServerEffect, ServerEvent, ServerId, ShuffleId, Tally, Tenant, ToNode, ToServer,
-    Transfer, Writer, WriterEffect, WriterEvent,
+    Generation, Group, GroupId, LinkId, Plan, Push, ReadPiece, Reader, ReaderEffect, ReaderEvent,
+    Refusal, Seal, Server, ServerEffect, ServerEvent, ServerId, ShuffleId, Tally, Tenant, ToNode,
+    ToServer, Transfer, Writer, WriterEffect, WriterEvent,
 };
 use treadle_types::Runs;
 
@@ -213,7 +213,10 @@ impl World {
                 groups: vec![Group::new(group(), Runs::range(0, partitions.into()))],
             };
             let plan = ToNode::Plan(plan.into());
-            self.serve(ServerEvent::Master(plan.clone()))?;
+            self.serve(ServerEvent::Master {
+                link: LinkId::ONLY,
+                message: plan.clone(),
+            })?;
             if self.load == Load::Reads {
                 self.store(index)?;
             }
@@ -278,7 +281,10 @@ impl World {
             round: 1,
             expected,
         };
-        self.serve(ServerEvent::Master(ToNode::Seal(seal)))
+        self.serve(ServerEvent::Master {
+            link: LinkId::ONLY,
+            message: ToNode::Seal(seal),
+        })
     }
 
     fn step(&mut self, item: Item) -> Result<(), String> {

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use treadle_shuffle::{ApplicationId, Config, Standing, Tenant};
+
+use crate::masters::Application;
 use treadle_types::Runs;
 
 use treadle_sim_kernel::Random;
@@ -10,6 +12,8 @@ use treadle_sim_kernel::Random;
 /// A shuffle, or two whose outputs are read together.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
+    /// Whose it is, by position.
+    pub(super) master: usize,
     pub(super) at: Duration,
     pub(super) sides: u32,
     pub(super) maps: u32,
@@ -28,6 +32,7 @@ pub(super) struct Job {
 impl Job {
     fn plain(maps: u32, partitions: u32, rows: u32) -> Self {
         Self {
+            master: 0,
             at: Duration::ZERO,
             sides: 1,
             maps,
@@ -69,6 +74,12 @@ pub(super) enum Fault {
     Drain { place: u32, length: Duration },
     /// A server announces other room.
     Weigh { place: u32, weight: u32 },
+    /// A master ends with its application, and servers hear its connections break, or nothing.
+    KillMaster { master: usize, is_told: bool },
+    /// A master does nothing for so long.
+    PauseMaster { master: usize, length: Duration },
+    /// A master says what only others may say.
+    Stray { master: usize },
 }
 
 /// Everything that a seed decides beforehand.
@@ -109,6 +120,8 @@ pub struct Plan {
     pub(super) is_one_application: bool,
     /// The stand-alone service, if it is that.
     pub(super) service: Option<Service>,
+    /// The applications, if each has a master of its own. Empty: one master has all.
+    pub(super) masters: Vec<Application>,
 }
 
 /// Servers of their own, which run no tasks, and several copies.
@@ -173,6 +186,7 @@ impl Plan {
             stays: false,
             is_one_application: false,
             service: None,
+            masters: Vec::new(),
         };
         for _ in 0..random.between(1, 3) {
             let job = plan.draw_job(&mut random);
@@ -351,6 +365,20 @@ impl Plan {
         plan
     }
 
+    /// Places with servers: those from 1 on.
+    pub(super) fn servers(&self) -> u32 {
+        self.service.map_or(self.places, |service| service.servers)
+    }
+
+    /// The master of the process at a place. `None`: it is a server of any.
+    pub(super) fn master_of(&self, place: u32) -> Option<usize> {
+        if self.masters.is_empty() {
+            return Some(0);
+        }
+        let mut masters = self.masters.iter();
+        masters.position(|application| application.clients.contains(&place))
+    }
+
     /// The application of the reads of a process.
     pub(super) fn reader(&self, place: u32) -> Tenant {
         let number = if self.is_one_application { 0 } else { place };
@@ -429,12 +457,13 @@ impl Plan {
         self.drops + self.flips + self.unreadable > 0
     }
 
-    fn draw_job(&self, random: &mut Random) -> Job {
+    pub(super) fn draw_job(&self, random: &mut Random) -> Job {
         let partitions = random.between(1, 16) as u32;
         let all = Runs::range(0, u64::from(partitions));
         let some: Runs = all.iter().filter(|_| random.chance(50)).collect();
         let is_culled = random.chance(25) && !some.is_empty();
         Job {
+            master: 0,
             at: random.micros(0, 10_000),
             sides: if random.chance(30) { 2 } else { 1 },
             maps: random.between(1, 10) as u32,

@@ -24,6 +24,8 @@ type Found = Vec<(ReadPiece, Vec<u64>)>;
 
 pub(super) struct Process {
     pub(super) id: ServerId,
+    /// The master of its application. `None`: it is a server of any.
+    pub(super) head: Option<usize>,
     pub(super) is_alive: bool,
     pub(super) server: Server,
     pub(super) writer: Writer,
@@ -60,11 +62,21 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn new(id: ServerId, reader: Tenant, config: &treadle_shuffle::Config) -> Self {
+    pub(super) fn new(
+        id: ServerId,
+        head: Option<usize>,
+        reader: Tenant,
+        config: &treadle_shuffle::Config,
+    ) -> Self {
+        let server = match head {
+            Some(_) => Server::new(id, config.clone()),
+            None => Server::of_any(config.clone()),
+        };
         Self {
             id,
+            head,
             is_alive: true,
-            server: Server::new(id, config.clone()),
+            server,
             writer: Writer::new(config.clone()),
             reader: Reader::new(reader, config.clone()),
             up: Link::default(),
@@ -121,8 +133,16 @@ impl Process {
 
     /// A batch that is stored here, for another copy of its group.
     pub(super) fn stored(&self, push: &Push) -> Option<Batch> {
-        let name = (push.shuffle, push.group.at(self.id), push.batch);
-        let in_memory = self.store.get(&name);
+        let first = push.group.at(ServerId::default());
+        let copies = self
+            .store
+            .range((push.shuffle, first, BatchId::default())..);
+        let copies = copies.map(|((shuffle, group, _), _)| (*shuffle, *group));
+        let copy = copies
+            .filter(|(shuffle, group)| (*shuffle, group.epoch) == (push.shuffle, first.epoch))
+            .map(|(_, group)| group)
+            .next();
+        let in_memory = copy.and_then(|copy| self.store.get(&(push.shuffle, copy, push.batch)));
         let mut in_files = self.runs.values().flatten().filter(|(id, batch)| {
             let (shuffle, epoch) = (batch.header.shuffle, batch.header.epoch);
             *id == push.batch && (shuffle, epoch) == (push.shuffle, push.group.epoch)
@@ -246,7 +266,10 @@ impl World {
                 self.summary.fills += u64::from(matches!(message, ToServer::Adopt { .. }));
                 self.request(pid, to, message);
             }
-            ServerEffect::Report(message) => self.up(pid, Up::Master(message)),
+            ServerEffect::Report { link, message } => match self.links.get(&link) {
+                Some(link) => self.up_as(pid, (link.head, link.name), Up::Master(message)),
+                None => self.up(pid, Up::Master(message)),
+            },
             ServerEffect::Send {
                 to,
                 read,
@@ -283,6 +306,7 @@ impl World {
                 self.sending(pid, to, load);
             }
             ServerEffect::Disconnect(connection) => self.close(connection),
+            ServerEffect::Dismiss { link, .. } => self.dismiss(pid, link),
         }
         Ok(())
     }
@@ -424,7 +448,7 @@ impl World {
         group: GroupId,
         partitions: &Runs,
     ) -> Result<(), String> {
-        let job = &self.head.jobs[(transfer.shuffle.0 / 2) as usize];
+        let job = &self.jobs[(transfer.shuffle.0 / 2) as usize];
         let mut sources = job.sources.iter();
         let source = sources.find(|source| source.shuffle == transfer.shuffle);
         let source = source.ok_or("no such shuffle")?;

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use treadle_shuffle::{
-    AttemptId, Commit, CommitError, MapRange, ReaderEvent, ServerEvent, ToMaster, ToNode, Transfer,
-    WriterEvent,
+    AttemptId, Commit, CommitError, MapRange, ReaderEvent, ServerEvent, ServerId, ToMaster, ToNode,
+    Transfer, WriterEvent,
 };
 
 use crate::engine::{Down, Up};
@@ -85,7 +85,12 @@ impl World {
     }
 
     /// The head says something.
-    pub(super) fn process_hears(&mut self, pid: Pid, down: Down) -> Result<(), String> {
+    pub(super) fn process_hears(
+        &mut self,
+        pid: Pid,
+        to: ServerId,
+        down: Down,
+    ) -> Result<(), String> {
         match down {
             Down::Master(message) => {
                 if let ToNode::Committed {
@@ -105,7 +110,14 @@ impl World {
                     self.end_task(pid, task, result);
                     return Ok(());
                 }
-                self.server(pid, ServerEvent::Master(message.clone()))?;
+                let link = self.link_named(to);
+                self.server(
+                    pid,
+                    ServerEvent::Master {
+                        link,
+                        message: message.clone(),
+                    },
+                )?;
                 self.writer(pid, WriterEvent::Master(message.clone()))?;
                 self.reader(pid, ReaderEvent::Master(message))
             }
@@ -157,7 +169,7 @@ impl World {
                 let mut begins = VecDeque::new();
                 let readers = self.plan.service.map_or(1, |service| service.readers);
                 for (shuffle, generation, partition) in sides {
-                    let maps = self.head.jobs[(shuffle.0 / 2) as usize].plan.maps;
+                    let maps = self.jobs[(shuffle.0 / 2) as usize].plan.maps;
                     for part in 0..readers {
                         let range = MapRange::part(maps, part, readers);
                         let read = process.next_read;

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use treadle_shuffle::{
-    ConnectionId, FromServer, GroupId, MapRange, Master, Push, ReaderEvent, ServerEvent, ServerId,
-    ToServer, Transfer,
+    ConnectionId, FromServer, GroupId, LinkId, MapRange, Master, Push, ReaderEvent, ServerEvent,
+    ServerId, ToServer, Transfer,
 };
 use treadle_types::Runs;
 
 use crate::data::Batch;
 use crate::engine::{Down, Head, Up};
+use crate::masters::{self, Link};
 use crate::network::Connection;
 use crate::plan::{Fault, Plan};
 use crate::process::Process;
@@ -67,6 +68,12 @@ treadle_sim_kernel::counters! {
         pub late: u64,
         /// Tasks that were given back.
         pub given_back: u64,
+        /// Masters that ended in the middle.
+        pub orphaned: u64,
+        /// Masters that a server did not serve any more, or not yet.
+        pub dismissed: u64,
+        /// What masters said about the shuffles of others.
+        pub strays: u64,
         /// Transfers that raised.
         pub raised: u64,
         /// Connections that broke, or could not be made.
@@ -80,8 +87,9 @@ pub(super) enum Item {
     Begin(usize),
     Release(usize),
     Cancel(usize),
-    Up(ServerId, Up),
-    Down(Pid, Down),
+    Up(usize, ServerId, Up),
+    /// With what the process is called by who says it.
+    Down(Pid, ServerId, Down),
     Connected(ConnectionId),
     Request(ConnectionId, ToServer),
     Reply(ConnectionId, FromServer, Option<Rows>),
@@ -98,13 +106,21 @@ pub(super) enum Item {
     CancelRead(Pid, u64),
     Timer(Pid, Duration),
     Fault(Fault),
-    Lost(ServerId),
+    Lost(usize, ServerId),
     Leave(ServerId),
     /// A process learns that it was declared lost.
     Stranger(Pid),
     Start(u32),
     Heartbeat(usize),
     Expire,
+    BeginMaster(usize),
+    /// A master connects to the server at a place, and says that it is there.
+    Call(usize, u32),
+    Beat(usize),
+    /// To a server.
+    Governed(Pid, LinkId),
+    Heard(Pid, LinkId),
+    Ungoverned(Pid, LinkId),
 }
 
 impl kernel::Item for Item {}
@@ -112,13 +128,20 @@ impl kernel::Item for Item {}
 pub(super) struct World {
     pub(super) plan: Plan,
     pub(super) kernel: Kernel<Item, u32>,
-    pub(super) head: Head,
+    pub(super) heads: Vec<Head>,
+    /// The one in which something happens.
+    pub(super) at: usize,
+    pub(super) jobs: Vec<Job>,
     pub(super) procs: Vec<Process>,
     pub(super) by_id: BTreeMap<ServerId, Pid>,
     /// Who is at a place now, or was last.
     pub(super) places: BTreeMap<u32, Pid>,
     pub(super) connections: BTreeMap<ConnectionId, Connection>,
     pub(super) next_connection: u64,
+    /// Connections of masters, where each application has one.
+    pub(super) links: BTreeMap<LinkId, Link>,
+    pub(super) names: u32,
+    pub(super) disturbed: Option<String>,
     pub(super) summary: Summary,
 }
 
@@ -136,6 +159,14 @@ pub fn simulate(seed: u64, trace: Trace) -> Result<Summary, String> {
 /// What went wrong, for people.
 pub fn simulate_service(seed: u64, trace: Trace) -> Result<Summary, String> {
     simulate_plan(Plan::service(seed), trace)
+}
+
+/// Simulates what a seed decides for applications with masters of their own on the same servers.
+///
+/// # Errors
+/// What went wrong, for people.
+pub fn simulate_masters(seed: u64, trace: Trace) -> Result<Summary, String> {
+    simulate_plan(Plan::masters(seed), trace)
 }
 
 /// Simulates a plan.
@@ -167,6 +198,9 @@ impl kernel::World for World {
     }
 
     fn process(&self, item: &Item) -> Option<u32> {
+        if let Some(head) = self.head_of(item) {
+            return self.is_shared().then(|| masters::node(head));
+        }
         let pid = self.owner(item)?;
         let process = &self.procs[pid];
         process.is_alive.then_some(process.id.node)
@@ -179,12 +213,29 @@ impl kernel::World for World {
         {
             return Ok(());
         }
+        if let Some(head) = self.head_of(&item) {
+            self.at = head;
+            if !self.heads[head].is_there && !matches!(item, Item::BeginMaster(_)) {
+                return Ok(());
+            }
+        }
+        self.happens(item)?;
+        self.disturbed.take().map_or(Ok(()), Err)
+    }
+
+    fn unresolved(&self) -> String {
+        self.open_tasks()
+    }
+}
+
+impl World {
+    fn happens(&mut self, item: Item) -> Result<(), String> {
         match item {
             Item::Begin(job) => self.begin_job(job),
             Item::Release(job) => self.release_job(job),
             Item::Cancel(job) => self.end_job(job, Err("cancelled".into())),
-            Item::Up(from, up) => self.head_hears(from, up),
-            Item::Down(pid, down) => self.process_hears(pid, down),
+            Item::Up(_, from, up) => self.head_hears(from, up),
+            Item::Down(pid, to, down) => self.process_hears(pid, to, down),
             Item::Connected(id) => {
                 let connection = &self.connections[&id];
                 let (pid, client) = (connection.server, connection.client);
@@ -237,7 +288,7 @@ impl kernel::World for World {
             Item::CancelRead(pid, read) => self.reader(pid, ReaderEvent::Cancel(read)),
             Item::Timer(pid, at) => self.timer(pid, at),
             Item::Fault(fault) => self.fault(fault),
-            Item::Lost(server) => self.worker_lost(server),
+            Item::Lost(_, server) => self.worker_lost(server),
             Item::Leave(server) => self.leave(server),
             Item::Stranger(pid) => {
                 self.expel(pid);
@@ -249,35 +300,61 @@ impl kernel::World for World {
                 self.start(place);
                 Ok(())
             }
+            Item::BeginMaster(_) => {
+                self.begin_master();
+                Ok(())
+            }
+            Item::Call(_, place) => {
+                self.call(place);
+                Ok(())
+            }
+            Item::Beat(_) => {
+                self.beat();
+                Ok(())
+            }
+            Item::Governed(pid, link) => self.governed(pid, link),
+            Item::Heard(pid, link) => self.server(pid, ServerEvent::Heard(link)),
+            Item::Ungoverned(pid, link) => self.server(pid, ServerEvent::Ungoverned(link)),
         }
     }
 
-    fn unresolved(&self) -> String {
-        self.open_tasks()
-    }
-}
-
-impl World {
     fn new(plan: Plan, trace: Trace) -> Self {
         let jobs = plan.jobs.iter().enumerate();
         let jobs = jobs.map(|(index, job)| Job::new(index, job)).collect();
-        let master = Master::new(plan.config.clone());
+        let is_there = plan.masters.is_empty();
+        let heads = (0..plan.masters.len().max(1)).map(|_| {
+            let master = Master::new(plan.config.clone());
+            Head::new(master, is_there)
+        });
         Self {
             kernel: Kernel::new(Random::new(plan.seed), trace),
-            head: Head::new(master, jobs),
+            heads: heads.collect(),
+            at: 0,
+            jobs,
             plan,
             procs: Vec::new(),
             by_id: BTreeMap::new(),
             places: BTreeMap::new(),
             connections: BTreeMap::new(),
             next_connection: 0,
+            links: BTreeMap::new(),
+            names: 0,
+            disturbed: None,
             summary: Summary::default(),
         }
     }
 
     fn begin(&mut self) {
-        for place in 1..=self.plan.places {
+        let places = match self.is_shared() {
+            true => self.plan.servers(),
+            false => self.plan.places,
+        };
+        for place in 1..=places {
             self.start(place);
+        }
+        for (index, application) in self.plan.masters.iter().enumerate() {
+            let item = Item::BeginMaster(index);
+            self.kernel.schedule_at(application.at, item);
         }
         for (index, job) in self.plan.jobs.iter().enumerate() {
             self.kernel.schedule_at(job.at, Item::Begin(index));
@@ -295,7 +372,10 @@ impl World {
     fn owner(&self, item: &Item) -> Option<Pid> {
         let connection = |id: &ConnectionId| &self.connections[id];
         match item {
-            Item::Down(pid, _)
+            Item::Down(pid, ..)
+            | Item::Governed(pid, _)
+            | Item::Heard(pid, _)
+            | Item::Ungoverned(pid, _)
             | Item::Unreached(pid, _)
             | Item::Gather(pid, _)
             | Item::Gathered(pid, ..)
@@ -317,19 +397,43 @@ impl World {
         }
     }
 
+    /// The master in whose process an item happens.
+    fn head_of(&self, item: &Item) -> Option<usize> {
+        match item {
+            Item::Up(head, ..)
+            | Item::Lost(head, _)
+            | Item::BeginMaster(head)
+            | Item::Call(head, _)
+            | Item::Beat(head) => Some(*head),
+            Item::Begin(job) | Item::Release(job) | Item::Cancel(job) => {
+                Some(self.jobs[*job].plan.master)
+            }
+            _ => None,
+        }
+    }
+
     /// A process starts at a place where none is.
-    fn start(&mut self, place: u32) {
+    pub(super) fn start(&mut self, place: u32) {
         let before = self.places.get(&place).map(|&pid| &self.procs[pid]);
         if before.is_some_and(|before| before.is_alive) {
             return;
         }
-        let id = ServerId {
-            node: place,
-            incarnation: before.map_or(0, |before| before.id.incarnation) + 1,
+        let incarnation = before.map_or(0, |before| before.id.incarnation) + 1;
+        let head = self.plan.master_of(place);
+        if head.is_some_and(|head| !self.heads[head].is_there) {
+            return;
+        }
+        let id = match self.is_shared() {
+            true => self.name(place),
+            false => ServerId {
+                node: place,
+                incarnation,
+            },
         };
         let pid = self.procs.len();
         let reader = self.plan.reader(place);
-        self.procs.push(Process::new(id, reader, &self.plan.config));
+        let process = Process::new(id, head, reader, &self.plan.config);
+        self.procs.push(process);
         self.by_id.insert(id, pid);
         self.places.insert(place, pid);
         let budget = ServerEvent::Budget {
@@ -338,7 +442,15 @@ impl World {
         };
         let result = self.server(pid, budget);
         debug_assert!(result.is_ok());
-        self.up(pid, Up::Joined);
+        match head {
+            Some(_) => self.up(pid, Up::Joined),
+            None => {
+                for head in 0..self.heads.len() {
+                    self.kernel
+                        .schedule(Duration::ZERO, Item::Call(head, place));
+                }
+            }
+        }
     }
 
     /// A process ends at once, without a word.
@@ -369,18 +481,16 @@ impl World {
                 back,
             } => {
                 if let Some(pid) = at(place).filter(|&pid| self.procs[pid].is_alive) {
-                    let id = self.procs[pid].id;
                     self.kill(pid);
-                    self.kernel.schedule(noticed, Item::Lost(id));
+                    self.lose(pid, noticed);
                     self.kernel.schedule(back, Item::Start(place));
                 }
             }
             Fault::Pause { place, length } => {
                 if let Some(pid) = at(place).filter(|&pid| self.procs[pid].is_alive) {
-                    let id = self.procs[pid].id;
                     self.kernel.pause(place, length);
                     if length > self.plan.silence {
-                        self.kernel.schedule(self.plan.silence, Item::Lost(id));
+                        self.lose(pid, self.plan.silence);
                     }
                 }
             }
@@ -413,21 +523,49 @@ impl World {
             }
             Fault::Weigh { place, weight } => {
                 if let Some(pid) = at(place) {
-                    self.weigh(self.procs[pid].id, weight)?;
+                    for (head, name) in self.names_of(pid) {
+                        self.at = head;
+                        self.weigh(name, weight)?;
+                    }
                 }
+            }
+            Fault::KillMaster { master, is_told } => {
+                self.at = master;
+                self.kill_master(is_told);
+            }
+            Fault::PauseMaster { master, length } => {
+                self.kernel.pause(masters::node(master), length);
+            }
+            Fault::Stray { master } => {
+                self.at = master;
+                self.stray();
             }
         }
         Ok(())
     }
 
+    /// All masters that know a process lose it, after so long.
+    fn lose(&mut self, pid: Pid, after: Duration) {
+        let mut at = self.kernel.now() + after;
+        if self.is_shared() {
+            // After what it has said.
+            at = self.procs[pid].up.arrival(at);
+        }
+        for (head, name) in self.names_of(pid) {
+            self.kernel.schedule_at(at, Item::Lost(head, name));
+        }
+    }
+
     /// Everything has ended, and nothing is left.
     fn end(&mut self) -> Result<(), String> {
-        for (index, job) in self.head.jobs.iter().enumerate() {
+        for (index, job) in self.jobs.iter().enumerate() {
             if job.ended.is_none() {
                 return Err(format!("job {index} does not end: {}", self.open_tasks()));
             }
         }
-        if let Some(shuffle) = self.head.master.shuffles().next() {
+        let heads = self.heads.iter().filter(|head| head.is_there);
+        let mut kept = heads.flat_map(|head| head.master.shuffles());
+        if let Some(shuffle) = kept.next() {
             return Err(format!("the master keeps {shuffle:?}"));
         }
         let mut alive = self.procs.iter().filter(|process| process.is_alive);

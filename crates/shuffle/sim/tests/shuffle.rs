@@ -63,7 +63,7 @@ const SYMPTOMS: [&str; 7] = [
 ];
 
 /// They need the stand-alone service, whose test has them.
-const OF_THE_SERVICE: [Guard; 7] = [
+const OF_THE_SERVICE: [Guard; 9] = [
     Guard::Ownership,
     Guard::Poison,
     Guard::Lease,
@@ -71,6 +71,8 @@ const OF_THE_SERVICE: [Guard; 7] = [
     Guard::Readers,
     Guard::Gone,
     Guard::Late,
+    Guard::Governor,
+    Guard::OneMaster,
 ];
 
 #[test]

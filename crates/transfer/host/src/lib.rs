@@ -165,12 +165,16 @@ impl ServiceHost {
             let Some(service) = services.get(&peer.service()) else {
                 continue;
             };
-            let key = self.next.fetch_add(1, Ordering::Relaxed);
-            let session = Shared(Arc::new(Mutex::new(service.connected(peer.clone()))));
-            lock(&self.sessions).insert(key, session);
-            // After the session is there: this queues the key at once.
-            peer.watch(&self.poller, key);
+            self.adopt(&peer, service.connected(peer.clone()));
         }
+    }
+
+    /// Serves a connection that this process has made itself, as if somebody had connected.
+    pub fn adopt(&self, peer: &Peer, session: Box<dyn Session>) {
+        let key = self.next.fetch_add(1, Ordering::Relaxed);
+        lock(&self.sessions).insert(key, Shared(Arc::new(Mutex::new(session))));
+        // After the session is there: this queues the key at once.
+        peer.watch(&self.poller, key);
     }
 
     fn turn(&self, key: usize) {

@@ -44,7 +44,7 @@ pub struct Options {
     /// What a connection is for, as the applications on both sides know it.
     pub service: u32,
     /// The number of this side, as the applications on both sides know it; 0: it has none.
-    pub client: u32,
+    pub client: u64,
     /// What connections to a listener may be for; others are refused. None: for anything.
     pub services: Vec<Offer>,
     /// Without TLS, a listener refuses who dialled another address than the one where it was reached.

@@ -48,7 +48,7 @@ pub(crate) struct Shared {
     pub(crate) session: u64,
     pub(crate) session_secret: Secret,
     service: u32,
-    client: u32,
+    client: u64,
     pub(crate) address: String,
     pub(crate) cluster: Option<ClusterId>,
     pub(crate) bytes_sent: AtomicU64,
@@ -159,7 +159,7 @@ pub(crate) struct Established {
     pub(crate) session_secret: Secret,
     pub(crate) peer_credit: u64,
     pub(crate) service: u32,
-    pub(crate) client: u32,
+    pub(crate) client: u64,
     pub(crate) address: String,
     pub(crate) cluster: Option<ClusterId>,
 }
@@ -233,7 +233,7 @@ impl Peer {
     }
 
     /// The number of the side that dialled, as that says; 0: it has none.
-    pub fn client(&self) -> u32 {
+    pub fn client(&self) -> u64 {
         self.shared.client
     }
 

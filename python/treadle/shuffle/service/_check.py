@@ -35,7 +35,7 @@ def why_not_served(address: str, credentials: Mapping[str, Any]) -> str | None:
 
 def _why_not(address: str, credentials: Mapping[str, Any]) -> str | None:
     try:
-        with Service(address, timeout=_PATIENCE, **credentials) as service:
+        with Service(address, own_master=False, timeout=_PATIENCE, **credentials) as service:
             servers = service.state()["servers"]
     except (OSError, ShuffleError, ValueError) as error:
         return f"the shuffle servers cannot be reached: {error}"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 __all__ = [
     "Again",
     "DamagedRows",
+    "Elsewhere",
     "LateAttempt",
     "NoRoom",
     "RowsLost",
@@ -29,6 +30,10 @@ class LateAttempt(ShuffleError):
 
 class NoRoom(ShuffleError):
     """A server has no room for rows, neither in memory nor on its disks."""
+
+
+class Elsewhere(ShuffleError):
+    """The application has a master already, at the address that this names."""
 
 
 class Again(ShuffleError):

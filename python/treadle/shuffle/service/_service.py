@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 from treadle import _core
 from treadle.common._memory_limit import memory_limit_of
 from treadle.common._numbers import integer
+from treadle.common._own_address import reachable
 from treadle.common._secret import kept
 from treadle.common._security import named
 from treadle.shuffle._compression import chosen, noted, of_note
-from treadle.shuffle.service._errors import NoRoom, ShuffleError
+from treadle.shuffle.service._errors import Elsewhere, NoRoom, ShuffleError
 from treadle.shuffle.service._row_kinds import kind_of, kind_of_note
 from treadle.shuffle.service._shuffle import Shuffle
 
@@ -46,16 +47,22 @@ class Service:
     Parameters
     ----------
     address
-        The address of ``treadle shuffle-master``. Without it, a service begins with this object and ends
-        with it: the master in this process, and servers in processes of their own.
+        The address of ``treadle shuffle-master``, which knows the servers. Without it, a service begins with
+        this object and ends with it: the master in this process, and servers in processes of their own.
+    own_master
+        With ``address``: whether the master of this application is in this process. Its shuffles end with
+        this object, and with nothing else: neither with other applications nor with the process at ``address``.
+        If a process of the same ``application`` has the master already, that one is used. With ``False``
+        the process at ``address`` is the master: shuffles outlive this process, and end with that one.
     servers
         Without ``address``: how many servers to start. Each one is a failure domain.
     memory_limit, local_directory
         Without ``address``: what each server may take of memory (bytes, ``"2GiB"``, a share of the machine's
         memory such as 0.5, or 0 for no limit), and where it writes further rows.
     application
-        Shuffles are kept as long as some process of their application is connected, and for a minute after
-        that. Processes that share shuffles have the same number. By default a random one.
+        Processes that share shuffles have the same number; by default a random one. Without a master of its
+        own, an application keeps its shuffles as long as some process of it is connected, and for a minute
+        after that.
     priority
         How much of a server the application gets while several want more than it can do, compared to the
         priorities of the others: with 3, three times as much as with 1. At least 1, which is the default.
@@ -85,6 +92,7 @@ class Service:
         servers: int = 2,
         memory_limit: Any = 1 << 30,
         local_directory: str | os.PathLike[str] | None = None,
+        own_master: bool = True,
         application: int | None = None,
         priority: int = 1,
         compression: str | None = None,
@@ -109,28 +117,74 @@ class Service:
         self._servers: list[Child] = []
         self._native: Any = None
         self._process = os.getpid()
+        self._others: dict[str, Any] = {}
+        self._named = f"{socket.gethostname()}-{os.getpid()}"
         try:
             if address is None:
-                from treadle.shuffle.service._journal_writer import Keeper
-
                 count = integer("servers", servers, 1, _MOST_SERVERS)
                 limit = memory_limit_of(memory_limit, "memory_limit", 0.5)
+                from treadle.shuffle.service._journal_writer import Keeper
+
                 self._master = _core.ShuffleMaster(**self._connection)
                 self._keeper = Keeper.of(self._master, None)
                 address = self._master.address
                 self._start(address, count, limit, local_directory)
-            self.address = address
-            self._native = _core.ShuffleMember(
-                address,
-                name=f"{socket.gethostname()}-{os.getpid()}",
-                application=self.application,
-                priority=priority,
-                timeout=timeout,
-                **self._connection,
-            )
+                self._master_address: str = address
+            else:
+                self._master_address = self._own(address) if own_master else address
+            self.address: str = address
+            self._native = self._connect(self._master_address)
         except BaseException:
             self.close()
             raise
+
+    def _own(self, registry: str) -> str:
+        """Start the master of this application; return its address, or that of the one that it has."""
+        try:
+            self._master = _core.ShuffleMaster(
+                reachable(registry),
+                registry=registry,
+                name=self._named,
+                application=self.application,
+                patience=self.timeout,
+                **self._connection,
+            )
+        except Elsewhere as error:
+            return str(error)
+        address: str = self._master.address
+        return address
+
+    def _connect(self, address: str) -> Any:
+        return _core.ShuffleMember(
+            address,
+            name=self._named,
+            application=self.application,
+            priority=self.priority,
+            timeout=self.timeout,
+            **self._connection,
+        )
+
+    def _renew(self) -> None:
+        """Connect to the master again."""
+        self._native.close()
+        self._native = self._connect(self._master_address)
+
+    def _native_of(self, number: int, limit: float) -> Any:
+        """Return the connection to the master of a shuffle."""
+        if self._master is None or number >> 32 == self._master.number:
+            return self._native
+        registry = self._other(self.address)
+        address = registry.master_of(number, limit)
+        return registry if address is None else self._other(address)
+
+    def _other(self, address: str) -> Any:
+        """Return the connection to another master."""
+        if address == self._master_address:
+            return self._native
+        other = self._others.get(address)
+        if other is None or other.over is not None:
+            other = self._others[address] = self._connect(address)
+        return other
 
     def _start(
         self, address: str, count: int, memory: int, directory: str | os.PathLike[str] | None
@@ -206,14 +260,17 @@ class Service:
     def attach(self, number: int, *, timeout: float | None = None) -> Shuffle:
         """Return a shuffle that another process has registered, by :attr:`Shuffle.number`."""
         number = integer("number", number, 0, 2**64 - 1)
-        about = self._native.about(number, self._limit(timeout))
+        limit = self._limit(timeout)
+        native = self._native_of(number, limit)
+        about = native.about(number, limit)
         kind, compression = kind_of_note(about.note), of_note(about.note)
         shuffle = Shuffle(self, number, about.name, about.maps, about.partitions, kind, compression)
+        shuffle._native = native
         shuffle._committed = about.committed or 0
         return shuffle
 
     def state(self, *, timeout: float | None = None) -> dict[str, Any]:
-        """Return the servers and shuffles of the service."""
+        """Return the servers of the service, and the shuffles of this application's master."""
         state: dict[str, Any] = json.loads(self._native.state(self._limit(timeout)))
         return state
 
@@ -231,7 +288,7 @@ class Service:
 
     def drain(self, server: str, *, timeout: float | None = None) -> None:
         """Ask the server of this name to leave: what it holds is copied to others first."""
-        self._native.drain(server, self._limit(timeout))
+        self._other(self.address).drain(server, self._limit(timeout))
 
     def stats(self) -> dict[str, int]:
         """Return counts of what this process has pushed and read, in bytes and pieces.
@@ -249,8 +306,9 @@ class Service:
         """
         if os.getpid() != self._process:
             return
-        if self._native is not None:
-            self._native.close()
+        for native in (*self._others.values(), self._native):
+            if native is not None:
+                native.close()
         for server in self._servers:
             server.end()
         self._servers.clear()

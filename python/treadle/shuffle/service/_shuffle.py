@@ -53,6 +53,8 @@ class Shuffle:
         compression: str = NONE,
     ) -> None:
         self.service = service
+        # The connection to the master that has it.
+        self._native: Any = service._native
         self.number = number
         self.name = name
         self.maps = maps
@@ -125,7 +127,7 @@ class Shuffle:
     def close(self, *, timeout: float | None = None) -> None:
         """End the shuffle: the servers drop its rows."""
         with self._named("end"):
-            self.service._native.finish(self.number, self.service._limit(timeout))
+            self._native.finish(self.number, self.service._limit(timeout))
 
     # For a `worker` the calling thread runs a task of it: they end with that, by ``Reschedule``.
 
@@ -141,7 +143,7 @@ class Shuffle:
         compression = None if self.compression == NONE else self.compression
         for left, is_again in _attempts(limit):
             try:
-                data, count, nbytes = self.service._native.transfer(
+                data, count, nbytes = self._native.transfer(
                     self.number, number, rows, again or is_again, left, worker, compression
                 )
             except Again:
@@ -157,7 +159,7 @@ class Shuffle:
         """Compare; again while copies are lost, and others are there."""
         for left, _ in _attempts(limit):
             try:
-                generation: int = self.service._native.commit(
+                generation: int = self._native.commit(
                     self.number, self.maps, receipts, left, worker
                 )
             except Again as error:
@@ -180,7 +182,7 @@ class Shuffle:
             if worker is None and generation > self._committed:
                 self._check_committed(generation, left)
             try:
-                pieces: list[tuple[int, int, _core.RowMemory]] = self.service._native.read(
+                pieces: list[tuple[int, int, _core.RowMemory]] = self._native.read(
                     self.number, generation, partition, width, maps, left, worker
                 )
             except Superseded as error:
@@ -234,7 +236,7 @@ class Shuffle:
         generation that was committed last; 0: none. A master of the release before does not say it.
         """
         with self._named("state"):
-            about = self.service._native.about(self.number, self.service._limit(timeout))
+            about = self._native.about(self.number, self.service._limit(timeout))
         restarted = about.restarted
         if about.differs and not restarted:
             # A master of the release before does not say in which: nothing that was read is valid.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use treadle_compress::Codec;
 use treadle_interpreter::{ProcessLocal, refuse_forked};
 use treadle_net::{Address, Options, Wait};
-use treadle_shuffle::Tenant;
+use treadle_shuffle::{ApplicationId, Tenant};
 use treadle_shuffle_node::Plane;
 use treadle_shuffle_service::{
     MasterOptions, MemberOptions, ServerOptions, ServiceError, ShuffleMaster as Master,
@@ -22,6 +22,7 @@ use treadle_shuffle_service::{
 
 use member::ShuffleMember;
 
+pyo3::import_exception!(treadle.shuffle.service._errors, Elsewhere);
 pyo3::import_exception!(treadle.shuffle.service._errors, ShuffleError);
 
 /// How long a handshake may take.
@@ -40,6 +41,7 @@ fn raised(error: ServiceError, doing: &str) -> PyErr {
         ServiceError::Refused(reason) => ShuffleError::new_err(format!("{doing}: {reason}")),
         ServiceError::TooLittleMemory { .. } => ShuffleError::new_err(error.to_string()),
         ServiceError::Over(reason) => PyConnectionError::new_err(format!("{doing}: {reason}")),
+        ServiceError::Elsewhere(address) => Elsewhere::new_err(address),
         ServiceError::Late => PyTimeoutError::new_err(format!("{doing}: no answer in time")),
         ServiceError::System { .. } => PyOSError::new_err(format!("{doing}: {error}")),
     }
@@ -93,9 +95,14 @@ impl ShuffleMaster {
     /// Starts one at `address`. A process that is silent for `timeout` seconds is lost; shuffles of an
     /// application without a process are kept for `lease` seconds. `told`: the log says which servers come
     /// and go.
+    ///
+    /// With `registry`, the address of another master, this is the master of one `application`, which uses the
+    /// servers that have joined that one. `name` is for people. If the application has a master already,
+    /// `Elsewhere` says where.
     #[new]
     #[pyo3(signature = (address="127.0.0.1:0", *, secret=None, certificates=None, insecure=false,
-                        contact=Vec::new(), timeout=10.0, lease=60.0, told=false))]
+                        contact=Vec::new(), timeout=10.0, lease=60.0, told=false, registry=None,
+                        name=String::new(), application=0, patience=None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
@@ -107,6 +114,10 @@ impl ShuffleMaster {
         timeout: f64,
         lease: f64,
         told: bool,
+        registry: Option<&str>,
+        name: String,
+        application: u64,
+        patience: Option<f64>,
     ) -> PyResult<Self> {
         refuse_forked()?;
         treadle_log::init();
@@ -124,9 +135,34 @@ impl ShuffleMaster {
             timeout: seconds("timeout", timeout)?,
             lease: seconds("lease", lease)?,
             is_told: told,
+            registry: None,
         };
-        let doing = format!("starting the shuffle master at {}", options.address);
-        let started = py.detach(|| Master::start(options));
+        let registry = registry.map(|registry| {
+            Ok::<_, PyErr>(MemberOptions {
+                master: self::address(registry, &options.net)?,
+                net: options.net.clone(),
+                name,
+                tenant: Tenant {
+                    application: ApplicationId(application),
+                    priority: 1,
+                },
+            })
+        });
+        let options = MasterOptions {
+            registry: registry.transpose()?,
+            ..options
+        };
+        let doing = match &options.registry {
+            Some(registry) => format!("connecting to the shuffle master at {}", registry.master),
+            None => format!("starting the shuffle master at {}", options.address),
+        };
+        let started = interruptible(py, patience, |interrupted| {
+            let mut wait = Wait {
+                deadline: None,
+                interrupted: Some(interrupted),
+            };
+            Master::start(options, &mut wait)
+        })?;
         let started = started.map_err(|error| raised(error, &doing))?;
         Ok(Self(ProcessLocal::new(started)))
     }
@@ -134,6 +170,12 @@ impl ShuffleMaster {
     #[getter]
     fn address(&self) -> PyResult<String> {
         Ok(self.0.get()?.address().to_string())
+    }
+
+    /// The upper half of the numbers of its shuffles.
+    #[getter]
+    fn number(&self) -> PyResult<u32> {
+        Ok(self.0.get()?.number())
     }
 
     /// Servers and shuffles, as JSON.
@@ -182,11 +224,13 @@ pub(crate) struct ShuffleServer(Server);
 
 #[pymethods]
 impl ShuffleServer {
-    /// Starts one that belongs to the master at `master`.
+    /// Starts one that registers with the master at `master`. When that is lost, it goes on for other masters,
+    /// for `patience` seconds.
     #[new]
     #[pyo3(signature = (master, *, name, domain, directories, memory, disk, listen, weight=1,
                         secret=None, certificates=None, insecure=false, contact=Vec::new(),
-                        http=None, http_token=None, http_names=Vec::new(), timeout=None))]
+                        http=None, http_token=None, http_names=Vec::new(), timeout=None,
+                        patience=None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
@@ -206,6 +250,7 @@ impl ShuffleServer {
         http_token: Option<String>,
         http_names: Vec<String>,
         timeout: Option<f64>,
+        patience: Option<f64>,
     ) -> PyResult<Self> {
         refuse_forked()?;
         treadle_log::init();
@@ -220,12 +265,12 @@ impl ShuffleServer {
         let doing = format!("joining the shuffle master at {master}");
         let options = ServerOptions {
             listen: address(listen, &net)?,
-            member: MemberOptions {
-                master: address(master, &net)?,
-                net,
-                name,
-                tenant: Tenant::default(),
-            },
+            master: address(master, &net)?,
+            net,
+            name,
+            patience: patience
+                .map(|patience| seconds("patience", patience))
+                .transpose()?,
             domain,
             weight,
             directories,
@@ -257,27 +302,26 @@ impl ShuffleServer {
     }
 
     /// Asks the master to have what is here copied elsewhere.
-    fn drain(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
-        let member = self.0.member();
-        let asked = interruptible(py, Some(timeout), |it| member.drain("", it))?;
+    fn drain(&self, py: Python<'_>) -> PyResult<()> {
+        let asked = py.detach(|| self.0.drain());
         asked.map_err(|error| raised(error, "leaving the shuffle service"))
     }
 
     /// Whether it was asked to leave, and holds nothing any more.
     #[getter]
     fn drained(&self) -> bool {
-        self.0.member().is_drained()
+        self.0.is_drained()
     }
 
     /// Waits for its end: why it has ended, or `None` after `timeout` seconds.
     fn ended(&self, py: Python<'_>, timeout: f64) -> PyResult<Option<String>> {
         let most = seconds("timeout", timeout)?;
-        Ok(py.detach(|| self.0.member().wait(most)))
+        Ok(py.detach(|| self.0.wait(most)))
     }
 
     /// Counts of its plane, by name.
     fn stats(&self, py: Python<'_>) -> HashMap<&'static str, u64> {
-        stats(py, self.0.member().plane())
+        stats(py, self.0.plane())
     }
 
     fn close(&self, py: Python<'_>) {

@@ -5,7 +5,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use crate::config::Guard;
 use crate::server::fill::Fill;
 use crate::server::group::GroupState;
-use crate::server::{Held, Server};
+use crate::server::{Held, Server, mine};
 use crate::{Broken, GroupId, Place, ShuffleId, Tally};
 
 impl Server {
@@ -55,6 +55,7 @@ impl Server {
             Broken::unless_equal("reads that could begin", 0, waiting)?;
         }
         self.read_budget.check()?;
+        self.masters.check()?;
         for (&load, reading) in &self.readings {
             let held = self.shuffles.get(&reading.fetch.shuffle);
             let is_there = held.is_some_and(|held| held.groups.contains_key(&reading.group));
@@ -71,18 +72,18 @@ impl Server {
     }
 
     fn check_plan(&self, shuffle: ShuffleId, held: &Held) -> Result<(), Broken> {
-        let mine: BTreeMap<GroupId, _> = self
-            .mine(&held.plan)
+        let mine: BTreeMap<GroupId, _> = mine(held.me, &held.plan)
             .map(|(copy, _, group)| (copy, &group.partitions))
             .collect();
         let groups = held.groups.iter();
         let groups = groups.map(|(&id, state)| (id, &state.partitions));
+        let broken = |what| Err(Broken::Plan { shuffle, what });
+        if self.masters.me(held.link) != Some(held.me) {
+            return broken("its master is gone");
+        }
         match mine.into_iter().eq(groups) {
             true => Ok(()),
-            false => Err(Broken::Plan {
-                shuffle,
-                what: "a server has other groups than its plan",
-            }),
+            false => broken("a server has other groups than its plan"),
         }
     }
 

@@ -39,14 +39,17 @@ pub(super) struct Fill {
 impl Server {
     /// A plan says which copies are to be filled.
     pub(super) fn plan_fills(&mut self, shuffle: ShuffleId, plan: &Plan) {
+        let Some(me) = self.shuffles.get(&shuffle).map(|held| held.me) else {
+            return;
+        };
         let mut wanted = BTreeMap::new();
         for group in plan
             .groups
             .iter()
-            .filter(|group| group.copies.first() == Some(&self.me))
+            .filter(|group| group.copies.first() == Some(&me))
         {
             if let Some(server) = group.filling {
-                wanted.insert(group.id.at(self.me), group.id.at(server));
+                wanted.insert(group.id.at(me), group.id.at(server));
             }
         }
         self.fills
@@ -178,8 +181,12 @@ impl Server {
             } => (shuffle, group, batch, Some(reason)),
             _ => return,
         };
+        let Some(held) = self.shuffles.get(&shuffle) else {
+            return;
+        };
+        let source = group.at(held.me);
         let (now, config) = (self.now, &self.config);
-        let fill = self.fills.get_mut(&(shuffle, group.at(self.me)));
+        let fill = self.fills.get_mut(&(shuffle, source));
         let Some(fill) = fill.filter(|fill| fill.to == group) else {
             return;
         };
@@ -188,12 +195,12 @@ impl Server {
         match refused {
             None => fill.tries = 0,
             Some(Refusal::Damaged | Refusal::NoRoom(_)) => {
-                effects.push(ServerEffect::Report(ToMaster::Damaged { shuffle, group }));
+                self.report(shuffle, ToMaster::Damaged { shuffle, group }, effects);
             }
             Some(Refusal::Malformed) if fill.malformed.get(&batch) >= Some(&RESENDS) => {
                 // It was damaged here, and every other server would refuse it, too.
-                let group = group.at(self.me);
-                effects.push(ServerEffect::Report(ToMaster::Damaged { shuffle, group }));
+                let group = source;
+                self.report(shuffle, ToMaster::Damaged { shuffle, group }, effects);
             }
             Some(reason) => {
                 if reason == Refusal::Malformed {
@@ -269,7 +276,7 @@ impl Server {
         if let Some(expected) = expected.filter(|_| verdict == Some(Verdict::Complete)) {
             self.complete(shuffle, group, expected, effects);
         }
-        effects.push(ServerEffect::Report(report));
+        self.report(shuffle, report, effects);
     }
 }
 

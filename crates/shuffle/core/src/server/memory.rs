@@ -309,7 +309,7 @@ impl Server {
                 // The other copy goes on, and so can this one with what it has.
                 state.is_poisoned = true;
                 let poisoned = ToMaster::Poisoned { shuffle, group };
-                effects.push(ServerEffect::Report(poisoned));
+                self.report(shuffle, poisoned, effects);
             }
             self.drop_batches(shuffle, group, dropped, effects);
         }

@@ -72,7 +72,7 @@ impl Server {
         if self.parked.len() >= self.config.parked {
             return self.refuse(from, &push, Refusal::Busy, effects);
         }
-        self.want_plan(push.shuffle, effects);
+        self.want_plan(push.shuffle, push.group, effects);
         let application = self.tenant(push.shuffle).application;
         let ahead = self.ahead(application, self.turns());
         self.parked.push_back(Parked {
@@ -91,10 +91,14 @@ impl Server {
         })
     }
 
-    /// Asks the master for the plan of a shuffle that is not known here, once.
-    fn want_plan(&mut self, shuffle: ShuffleId, effects: &mut Effects) {
-        if !self.shuffles.contains_key(&shuffle) && self.asked.insert(shuffle) {
-            effects.push(ServerEffect::Report(ToMaster::Join(shuffle)));
+    /// Asks the master that is meant for the plan of a shuffle that is not known here, once.
+    fn want_plan(&mut self, shuffle: ShuffleId, group: GroupId, effects: &mut Effects) {
+        if !self.shuffles.contains_key(&shuffle)
+            && let Some(link) = self.masters.link_of(group.server)
+            && self.asked.insert(shuffle)
+        {
+            let message = ToMaster::Join(shuffle);
+            effects.push(ServerEffect::Report { link, message });
         }
     }
 
@@ -336,7 +340,7 @@ impl Server {
         acknowledge(from, &announced, effects);
         if state.stored >= self.config.split && !state.is_full {
             state.is_full = true;
-            effects.push(ServerEffect::Report(ToMaster::Full { shuffle, group }));
+            self.report(shuffle, ToMaster::Full { shuffle, group }, effects);
         }
     }
 
@@ -359,7 +363,7 @@ impl Server {
     /// Whether the rows of a transfer are here already.
     pub(super) fn asked(&mut self, from: ConnectionId, ask: Ask, effects: &mut Effects) {
         let answer = self.answer(&ask);
-        self.want_plan(ask.transfer.shuffle, effects);
+        self.want_plan(ask.transfer.shuffle, ask.group, effects);
         effects.push(ServerEffect::Reply {
             to: from,
             message: FromServer::Answer {

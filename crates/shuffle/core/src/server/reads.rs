@@ -319,7 +319,7 @@ impl Server {
         self.read_budget.give_back(load);
         effects.push(ServerEffect::Forget { load });
         let damaged = ToMaster::Damaged { shuffle, group };
-        effects.push(ServerEffect::Report(damaged));
+        self.report(shuffle, damaged, effects);
         unread(reading.to, reading.fetch.read, Refusal::Damaged, effects);
     }
 

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use crate::config::Guard;
 use crate::server::group::GroupState;
-use crate::server::{Effects, Server, ServerEffect};
+use crate::server::{Effects, Server};
 use crate::{AttemptId, Expected, GroupId, Seal, ShuffleId, Tally, ToMaster, Verdict};
 
 impl Server {
@@ -24,12 +24,13 @@ impl Server {
             return;
         };
         let verdict = state.compare(&seal.expected, Guard::Receipts.holds());
-        effects.push(ServerEffect::Report(ToMaster::Sealed {
+        let sealed = ToMaster::Sealed {
             shuffle: seal.shuffle,
             group: seal.group,
             round: seal.round,
             verdict,
-        }));
+        };
+        self.report(seal.shuffle, sealed, effects);
         if verdict != Verdict::Complete {
             return;
         }

@@ -1,6 +1,7 @@
 //! The machines, one event after the other, and against a model.
 
 mod master;
+mod masters;
 mod model;
 mod placement;
 mod process;

@@ -54,8 +54,7 @@ impl Run {
             ..Config::default()
         };
         let mut holder = Holder::new(0, config);
-        let plan_event = ServerEvent::Master(ToNode::Plan(plan.clone()));
-        holder.event(plan_event);
+        holder.told(ToNode::Plan(plan.clone()));
         holder.event(ServerEvent::Budget {
             target: budget,
             limit: 2 * budget,
@@ -159,10 +158,13 @@ impl Run {
             round: 1,
             expected,
         };
-        let effects = self.holder.event(ServerEvent::Master(ToNode::Seal(seal)));
+        let effects = self.holder.told(ToNode::Seal(seal));
         self.note(&effects);
         let verdict = effects.iter().find_map(|effect| match effect {
-            ServerEffect::Report(ToMaster::Sealed { verdict, .. }) => Some(*verdict),
+            ServerEffect::Report {
+                message: ToMaster::Sealed { verdict, .. },
+                ..
+            } => Some(*verdict),
             _ => None,
         });
         verdict.expect("it was compared")
@@ -239,7 +241,7 @@ proptest! {
             }
             prop_assert_eq!(run.read(partition, maps), expected, "partition {}", partition);
         }
-        run.holder.event(ServerEvent::Master(ToNode::Close(S)));
+        run.holder.told(ToNode::Close(S));
         prop_assert!(run.holder.server.is_empty());
         prop_assert!(run.holder.store.is_empty());
         prop_assert_eq!(run.holder.server.resident(), 0);

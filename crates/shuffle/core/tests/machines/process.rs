@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use treadle_shuffle::block::Table;
 use treadle_shuffle::{
-    BatchId, Config, Expected, Fetch, FromServer, MasterEvent, Plan, Push, ReadPiece, Refusal,
-    ServerEffect, ServerEvent, ShuffleId, ToMaster, ToNode, ToServer, Verdict,
+    BatchId, Config, Expected, Fetch, FromServer, LinkId, MasterEvent, Plan, Push, ReadPiece,
+    Refusal, ServerEffect, ServerEvent, ShuffleId, ToMaster, ToNode, ToServer, Verdict,
 };
 
 use crate::server::{compare, is_acked};
@@ -113,7 +113,8 @@ impl Run {
         };
         run.holder.is_stuck = true;
         for plan in run.plans.values().cloned().collect::<Vec<_>>() {
-            run.event(ServerEvent::Master(ToNode::Plan(plan)));
+            let (link, message) = (LinkId::ONLY, ToNode::Plan(plan));
+            run.event(ServerEvent::Master { link, message });
         }
         run.measure(false);
         // Rows may take nearly all of it: so the limit of the process is what holds.

@@ -143,7 +143,7 @@ fn what_was_loaded_for_a_read_that_is_cancelled_is_forgotten() {
         [],
         "it is not sent"
     );
-    holder.event(ServerEvent::Master(ToNode::Close(S)));
+    holder.told(ToNode::Close(S));
     assert!(holder.server.is_empty());
 }
 

@@ -8,17 +8,17 @@ use treadle_shuffle::{
     ToNode, ToServer, Transfer, Verdict,
 };
 
-use crate::support::{C, Head, Holder, S, answer, batch, server_id, spec, transfer};
+use crate::support::{C, Head, Holder, S, answer, batch, report, server_id, spec, transfer};
 
 /// A server with all four partitions of a shuffle of three maps.
 pub(crate) fn holder() -> (Holder, std::sync::Arc<Plan>) {
     let plan = Head::new(1, spec(3, 4)).plan();
     let mut holder = Holder::new(0, Config::default());
-    holder.event(ServerEvent::Master(ToNode::Plan(plan.clone())));
+    holder.told(ToNode::Plan(plan.clone()));
     (holder, plan)
 }
 
-fn refused(answer: Option<FromServer>) -> Option<Refusal> {
+pub(crate) fn refused(answer: Option<FromServer>) -> Option<Refusal> {
     match answer {
         Some(FromServer::Refused { reason, .. } | FromServer::Unread { reason, .. }) => {
             Some(reason)
@@ -55,9 +55,12 @@ pub(crate) fn compare(holder: &mut Holder, plan: &Plan, expected: Expected) -> V
         round: 1,
         expected,
     };
-    let effects = holder.event(ServerEvent::Master(ToNode::Seal(seal)));
+    let effects = holder.told(ToNode::Seal(seal));
     let verdicts = effects.iter().find_map(|effect| match effect {
-        ServerEffect::Report(ToMaster::Sealed { verdict, .. }) => Some(*verdict),
+        ServerEffect::Report {
+            message: ToMaster::Sealed { verdict, .. },
+            ..
+        } => Some(*verdict),
         _ => None,
     });
     verdicts.expect("it was compared")
@@ -152,7 +155,7 @@ fn a_push_that_is_ahead_of_the_plan_waits_for_it() {
     let group = next.groups[0].id;
     let ahead = batch(transfer(0, 10), group, 0, &[(1, 3)]);
     assert_eq!(holder.push(ahead.clone()), None);
-    let effects = holder.event(ServerEvent::Master(ToNode::Plan(next.into())));
+    let effects = holder.told(ToNode::Plan(next.into()));
     let admit = ServerEffect::Admit {
         from: C,
         push: ahead.0,
@@ -169,7 +172,7 @@ fn a_shuffle_that_nobody_knows_is_asked_for_and_then_refused() {
     let effects = holder.message(ToServer::Push(
         batch(transfer(0, 10), group, 0, &[(1, 3)]).0,
     ));
-    assert_eq!(effects, [ServerEffect::Report(ToMaster::Join(S))]);
+    assert_eq!(effects, [report(ToMaster::Join(S))]);
     holder.now = holder.server.next_deadline().expect("it waits");
     let effects = holder.event(ServerEvent::Tick);
     assert_eq!(refused(answer(&effects)), Some(Refusal::Unknown));
@@ -177,7 +180,7 @@ fn a_shuffle_that_nobody_knows_is_asked_for_and_then_refused() {
     holder.message(ToServer::Push(
         batch(transfer(0, 10), group, 0, &[(1, 3)]).0,
     ));
-    let effects = holder.event(ServerEvent::Master(ToNode::Close(S)));
+    let effects = holder.told(ToNode::Close(S));
     assert_eq!(refused(answer(&effects)), Some(Refusal::Unknown));
     assert!(holder.server.is_empty());
 }
@@ -270,7 +273,7 @@ fn a_transfer_that_runs_again_finds_its_rows() {
         round: 1,
         expected,
     };
-    holder.event(ServerEvent::Master(ToNode::Seal(seal)));
+    holder.told(ToNode::Seal(seal));
     assert_eq!(ask(&mut holder, 13, 0), have);
     assert_eq!(ask(&mut holder, 13, 1), Answer::Differs);
 }
@@ -385,9 +388,9 @@ fn beyond_the_target_rows_go_to_files_and_come_back() {
         let effects = holder.event(ServerEvent::Loaded { load, run, pieces });
         assert_eq!(refused(answer(&effects)), Some(Refusal::Damaged));
         let damaged = ToMaster::Damaged { shuffle: S, group };
-        assert!(effects.contains(&ServerEffect::Report(damaged)));
+        assert!(effects.contains(&report(damaged)));
     }
-    let effects = holder.event(ServerEvent::Master(ToNode::Close(S)));
+    let effects = holder.told(ToNode::Close(S));
     assert!(effects.contains(&ServerEffect::DropRun(0)));
     assert!(holder.server.is_empty() && holder.store.is_empty());
 }
@@ -427,7 +430,7 @@ fn a_read_of_some_maps_takes_whole_stripes_and_compares_only_those() {
         ..Config::default()
     };
     let mut holder = Holder::new(0, config);
-    holder.event(ServerEvent::Master(ToNode::Plan(plan.clone())));
+    holder.told(ToNode::Plan(plan.clone()));
     let group = plan.groups[0].id;
     let maps: Vec<Transfer> = (0..8).map(run_of).collect();
     for &map in &maps {
@@ -567,7 +570,7 @@ fn a_copy_whose_batches_are_refused_as_damaged_is_itself_the_damaged_one() {
     holder.push(batch(transfer(0, 10), copy, 0, &[(1, 3)]));
     let mut next = (*plan).clone();
     next.groups[0].filling = Some(filled);
-    let mut effects = holder.event(ServerEvent::Master(ToNode::Plan(next.into())));
+    let mut effects = holder.told(ToNode::Plan(next.into()));
     let push = |effects: &[ServerEffect]| {
         effects.iter().find_map(|effect| match effect {
             ServerEffect::Tell {
@@ -580,7 +583,11 @@ fn a_copy_whose_batches_are_refused_as_damaged_is_itself_the_damaged_one() {
     for _ in 0..4 {
         let (to, push) = push(&effects).expect("it is sent again");
         assert_eq!(to, filled);
-        assert!(!effects.iter().any(|e| matches!(e, ServerEffect::Report(_))));
+        assert!(
+            !effects
+                .iter()
+                .any(|e| matches!(e, ServerEffect::Report { .. }))
+        );
         effects = holder.event(ServerEvent::Peer(FromServer::Refused {
             shuffle: S,
             group: push.group,
@@ -596,5 +603,5 @@ fn a_copy_whose_batches_are_refused_as_damaged_is_itself_the_damaged_one() {
         shuffle: S,
         group: copy,
     };
-    assert!(effects.contains(&ServerEffect::Report(damaged)));
+    assert!(effects.contains(&report(damaged)));
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use treadle_shuffle::block::{Table, TableBuilder};
 use treadle_shuffle::{
-    AttemptId, Broken, Config, ConnectionId, FromServer, Gathered, GroupId, Master, MasterEffect,
-    MasterEvent, Plan, Push, Server, ServerEffect, ServerEvent, ServerId, ShuffleId, Spec, Tally,
-    Tenant, ToMaster, ToNode, ToServer, Transfer, Writer, WriterEffect, WriterEvent,
+    AttemptId, Broken, Config, ConnectionId, FromServer, Gathered, GroupId, LinkId, Master,
+    MasterEffect, MasterEvent, Plan, Push, Server, ServerEffect, ServerEvent, ServerId, ShuffleId,
+    Spec, Tally, Tenant, ToMaster, ToNode, ToServer, Transfer, Writer, WriterEffect, WriterEvent,
 };
 use treadle_types::Runs;
 
@@ -183,6 +183,12 @@ impl Holder {
         self.server.check()
     }
 
+    /// Its only master says something.
+    pub(crate) fn told(&mut self, message: ToNode) -> Vec<ServerEffect> {
+        let link = LinkId::ONLY;
+        self.event(ServerEvent::Master { link, message })
+    }
+
     pub(crate) fn message(&mut self, message: ToServer) -> Vec<ServerEffect> {
         self.event(ServerEvent::Message { from: C, message })
     }
@@ -210,6 +216,12 @@ pub(crate) fn answer(effects: &[ServerEffect]) -> Option<FromServer> {
         ServerEffect::Reply { message, .. } => Some(message.clone()),
         _ => None,
     })
+}
+
+/// What the only master of a server is told.
+pub(crate) fn report(message: ToMaster) -> ServerEffect {
+    let link = LinkId::ONLY;
+    ServerEffect::Report { link, message }
 }
 
 /// A writer, checked after each event.

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use treadle_reactor::awake;
 use treadle_shuffle::{
-    FromServer, GroupId, Push, Reader, ReaderEffect, ReaderEvent, Refusal, ServerEvent, ServerId,
-    ToMaster, ToServer, Transfer, WriterEffect, WriterEvent,
+    FromServer, GroupId, LinkId, Push, Reader, ReaderEffect, ReaderEvent, Refusal, ServerEvent,
+    ServerId, ToMaster, ToServer, Transfer, WriterEffect, WriterEvent,
 };
-use treadle_types::WorkerId;
 
 use crate::Callbacks;
 use crate::machines::{Gathered, Machines, Step};
@@ -131,7 +130,9 @@ impl Machines {
                     let messages = self.transferred.entry(transfer.attempt).or_default();
                     messages.push(message);
                 }
-                WriterEffect::Report(message) => self.tell_master(message, callbacks),
+                WriterEffect::Report(message) => {
+                    self.tell_master(LinkId::ONLY, message, callbacks);
+                }
             }
         }
     }
@@ -154,7 +155,9 @@ impl Machines {
                 ReaderEffect::Failed { read, error } => {
                     self.tasks.read_over(read, Err(error));
                 }
-                ReaderEffect::Report(message) => self.tell_master(message, callbacks),
+                ReaderEffect::Report(message) => {
+                    self.tell_master(LinkId::ONLY, message, callbacks);
+                }
             }
         }
     }
@@ -165,7 +168,6 @@ impl Machines {
             self.steps.push_back(Step::Request(message));
             return;
         }
-        let worker = WorkerId(to.node);
         let batch = match &message {
             ToServer::Push(push) => match self.batch(push) {
                 Some(batch) => {
@@ -178,8 +180,8 @@ impl Machines {
             },
             _ => None,
         };
-        if !self.outgoing.send(worker, &message, batch) {
-            self.unreached(worker);
+        if !self.outgoing.send(to, &message, batch) {
+            self.unreached(to);
         }
     }
 }

@@ -11,7 +11,6 @@ use treadle_shuffle::{
     ConnectionId, FromServer, GroupId, Place, Push, ReadPiece, Refusal, Sent, ServerEffect,
     ServerEvent, ServerId, ShuffleId, Tally, ToMaster, ToServer, Verdict,
 };
-use treadle_types::WorkerId;
 
 use crate::Callbacks;
 use crate::disk::Loaded;
@@ -149,7 +148,11 @@ impl Machines {
             ServerEffect::Measure { most } => self.after.most = Some(most),
             ServerEffect::Tell { to, message } => self.tell_copy(to, message),
             ServerEffect::Disconnect(connection) => self.incoming.end(connection),
-            ServerEffect::Report(message) => {
+            ServerEffect::Dismiss { link, reason } => {
+                callbacks.dismissed(link, reason);
+                self.after.has_told = true;
+            }
+            ServerEffect::Report { link, message } => {
                 if let ToMaster::Sealed {
                     shuffle,
                     group,
@@ -164,9 +167,9 @@ impl Machines {
                         partitions,
                         sizes,
                     };
-                    self.tell_master(measured, callbacks);
+                    self.tell_master(link, measured, callbacks);
                 }
-                self.tell_master(message, callbacks);
+                self.tell_master(link, message, callbacks);
             }
         }
     }
@@ -323,14 +326,17 @@ impl Machines {
     fn tell_copy(&mut self, to: ServerId, message: ToServer) {
         let mut batch = None;
         if let ToServer::Push(push) = &message {
-            let group = (push.shuffle, push.group.at(self.me));
+            let Some((_, me)) = self.server.governor(push.shuffle) else {
+                return;
+            };
+            let group = (push.shuffle, push.group.at(me));
             let stored = (group.0, group.1, push.batch);
             let of_group = self.batches.get(&group);
             if let Some((bytes, _)) = of_group.and_then(|batches| batches.get(push.batch)) {
                 batch = Some(bytes.clone());
             } else if let Some(&run) = self.in_runs.get(&stored) {
                 if !self.disk.restore(run, to, *push) {
-                    self.unreached(WorkerId(to.node));
+                    self.unreached(to);
                 }
                 return;
             } else {
@@ -346,20 +352,22 @@ impl Machines {
         match batch {
             Some(batch) => self.send_copy(to, &ToServer::Push(push), Some(batch)),
             None => {
+                let Some((link, me)) = self.server.governor(push.shuffle) else {
+                    return;
+                };
                 let message = ToMaster::Damaged {
                     shuffle: push.shuffle,
-                    group: push.group.at(self.me),
+                    group: push.group.at(me),
                 };
-                self.reports.push(message);
+                self.reports.push((link, message));
             }
         }
     }
 
     fn send_copy(&mut self, to: ServerId, message: &ToServer, batch: Option<Bytes>) {
-        let worker = WorkerId(to.node);
         self.stats.copied += batch.as_ref().map_or(0, |batch| batch.len() as u64);
-        if !self.outgoing.send(worker, message, batch) {
-            self.unreached(worker);
+        if !self.outgoing.send(to, message, batch) {
+            self.unreached(to);
         }
     }
 }

@@ -16,8 +16,8 @@ use treadle_net::{Offer, Options};
 use treadle_rows::{Arenas, Column, Field, Format, Input, Integer, Partitions, Wanted};
 use treadle_security::secret::Secret;
 use treadle_shuffle::{
-    AttemptId, Commit, Config, Generation, Master, MasterEffect, MasterEvent, Receipt, ServerId,
-    ShuffleId, Spec, Tenant, ToMaster, Transfer,
+    AttemptId, Commit, Config, Generation, LinkId, Master, MasterEffect, MasterEvent, Receipt,
+    ServerId, ShuffleId, Spec, Tenant, ToMaster, Transfer,
 };
 use treadle_shuffle_node::{
     Allocate, Arena, Callbacks, Done, Failure, Packed, Plane, ReadRows, SERVICE, Source, Waiter,
@@ -136,7 +136,7 @@ pub(super) enum Said {
 struct Words(u32, Mutex<Sender<Said>>);
 
 impl Callbacks for Words {
-    fn tell(&self, message: ToMaster) {
+    fn tell(&self, _link: LinkId, message: ToMaster) {
         let _ = self.1.lock().unwrap().send(Said::Worker(self.0, message));
     }
     fn flush(&self) {}

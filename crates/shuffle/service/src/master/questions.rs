@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde_json::json;
 use treadle_reactor::awake;
 use treadle_shuffle::{ApplicationId, MasterEvent, ShuffleId, Spec, Tenant};
-use treadle_types::{Runs, WorkerId};
+use treadle_types::Runs;
 
 use crate::master::known::Known;
 use crate::master::{MOST_PARTITIONS, MOST_SHUFFLES, Member, State};
-use crate::wire::{self, Answer, Call, Register, What};
+use crate::wire::{self, Answer, Call, Claim, Register, What};
 
 impl State {
     pub(super) fn answer(&mut self, from: u32, call: Call) -> Answer {
@@ -28,6 +28,17 @@ impl State {
                 }
             },
             Some(What::Drain(name)) => self.drain(from, &name),
+            Some(What::Servers(_)) => {
+                self.follow(from);
+                Ok(())
+            }
+            Some(What::Ended(records)) => self.records.adopt(&records),
+            Some(What::Claim(claim)) => self.claim(from, claim, &mut answer),
+            Some(What::Master(number)) => {
+                let at = self.registry.master(number).unwrap_or_default();
+                answer.text = at.into();
+                Ok(())
+            }
             Some(What::State(_)) => {
                 answer.text = self.json();
                 Ok(())
@@ -125,6 +136,15 @@ impl State {
         Ok(())
     }
 
+    /// A member says that it is the master of an application.
+    fn claim(&mut self, from: u32, claim: Claim, answer: &mut Answer) -> Result<(), String> {
+        if claim.address.is_empty() || claim.address.len() > wire::LONGEST_NAME {
+            return Err("the address of a master is missing, or too long".into());
+        }
+        answer.text = self.registry.claim(from, claim);
+        Ok(())
+    }
+
     pub(super) fn end_shuffle(&mut self, shuffle: ShuffleId) {
         self.leases.end(shuffle);
         self.shuffles.remove(&shuffle);
@@ -133,15 +153,16 @@ impl State {
     }
 
     fn drain(&mut self, from: u32, name: &str) -> Result<(), String> {
-        let is_meant = |(id, member): &(&u32, &mut Member)| match name.is_empty() {
+        let is_meant = |(id, member): &(&u32, &Member)| match name.is_empty() {
             true => **id == from,
             false => member.hello.name == name && !member.hello.address.is_empty(),
         };
-        let Some((&id, member)) = self.members.iter_mut().find(is_meant) else {
+        let Some((&id, _)) = self.members.iter().find(is_meant) else {
             return Err(format!("no shuffle server is called {name}"));
         };
-        member.is_leaving = true;
-        self.tell(MasterEvent::Draining(WorkerId(id).into()))
+        self.ask_to_leave(id);
+        self.servers_changed();
+        Ok(())
     }
 
     pub(super) fn json(&self) -> String {
@@ -199,6 +220,10 @@ impl State {
             "servers": servers.collect::<Vec<_>>(),
             "shuffles": shuffles.collect::<Vec<_>>(),
             "clients": self.members.len() - self.servers().count(),
+            "masters": self.registry.masters().map(|claim| json!({
+                "application": format!("{:016x}", claim.application),
+                "address": claim.address,
+            })).collect::<Vec<_>>(),
         })
         .to_string()
     }

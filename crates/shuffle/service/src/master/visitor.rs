@@ -1,7 +1,7 @@
 //! The connection of a member.
 
 use std::fmt;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use tracing::warn;
@@ -20,6 +20,7 @@ impl Service for Members {
     fn connected(&self, peer: Peer) -> Box<dyn Session> {
         Box::new(Visitor {
             inner: self.0.clone(),
+            server: None,
             peer,
             arriving: None,
             id: None,
@@ -28,8 +29,10 @@ impl Service for Members {
 }
 
 /// The session of a member.
-struct Visitor {
+pub(super) struct Visitor {
     inner: Weak<Inner>,
+    /// Where the server is, if this process has connected to it.
+    server: Option<String>,
     peer: Peer,
     /// A message that is on its way; what follows it waits for it.
     arriving: Option<Incoming>,
@@ -78,6 +81,17 @@ impl Session for Visitor {
 }
 
 impl Visitor {
+    /// The session of a server that this process has connected to.
+    pub(super) fn of_server(inner: &Arc<Inner>, peer: &Peer, address: String) -> Self {
+        Self {
+            inner: Arc::downgrade(inner),
+            server: Some(address),
+            peer: peer.clone(),
+            arriving: None,
+            id: None,
+        }
+    }
+
     fn handle(&mut self, inner: &Inner, kind: u32, bytes: &Bytes) -> Result<(), String> {
         let malformed = |error: &dyn fmt::Display| format!("its message is malformed: {error}");
         let mut state = lock(&inner.state);
@@ -85,7 +99,14 @@ impl Visitor {
             (wire::HELLO, None) => {
                 let hello: Hello = wire::decode(bytes).map_err(|error| malformed(&error))?;
                 match state.join(&self.peer, hello) {
-                    Ok(id) => self.id = Some(id),
+                    Ok(id) => {
+                        self.id = Some(id);
+                        if let Some(links) = &inner.links
+                            && let Some(address) = &self.server
+                        {
+                            links.joined(address);
+                        }
+                    }
                     Err(refused) => {
                         let welcome = Welcome {
                             refused,
@@ -104,6 +125,10 @@ impl Visitor {
                 let room: Room = wire::decode(bytes).map_err(|error| malformed(&error))?;
                 state.announced(id, room)
             }
+            (wire::DISMISSED, _) if self.server.is_some() => {
+                let reason = String::from_utf8_lossy(bytes);
+                Err(format!("it does not serve this master: {reason}"))
+            }
             (wire::CALL, Some(id)) => {
                 let call: Call = wire::decode(bytes).map_err(|error| malformed(&error))?;
                 let answer = state.answer(id, call);
@@ -119,6 +144,11 @@ impl Drop for Visitor {
     fn drop(&mut self) {
         if let (Some(inner), Some(id)) = (self.inner.upgrade(), self.id) {
             lock(&inner.state).lose(id);
+        }
+        if let (Some(inner), Some(address)) = (self.inner.upgrade(), &self.server)
+            && let Some(links) = &inner.links
+        {
+            links.ended(address);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tracing::warn;
 use treadle_reactor::thread::lock;
-use treadle_shuffle::ToMaster;
+use treadle_shuffle::{LinkId, ToMaster};
 use treadle_shuffle_node::{Callbacks, Done, Waiter};
 use treadle_shuffle_wire::encode_shuffled;
 
@@ -18,7 +18,7 @@ use crate::wire;
 pub(super) struct MemberCallbacks(pub(super) Weak<Shared>);
 
 impl Callbacks for MemberCallbacks {
-    fn tell(&self, message: ToMaster) {
+    fn tell(&self, _link: LinkId, message: ToMaster) {
         if let Some(shared) = self.0.upgrade() {
             lock(&shared.outbox).push(message);
         }

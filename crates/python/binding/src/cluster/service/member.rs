@@ -198,6 +198,18 @@ impl ShuffleMember {
         records.map_err(|error| raised(error, "asking the shuffle master"))
     }
 
+    /// Where the master is to which a shuffle belongs, if that is another one that has joined this one.
+    fn master_of(
+        &self,
+        py: Python<'_>,
+        shuffle: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<String>> {
+        let member = self.member()?;
+        let found = interruptible(py, timeout, |it| member.master_of(shuffle, it))?;
+        found.map_err(|error| raised(error, &format!("shuffle {shuffle}")))
+    }
+
     /// Asks the server of this name to leave.
     fn drain(&self, py: Python<'_>, name: &str, timeout: Option<f64>) -> PyResult<()> {
         let member = self.member()?;

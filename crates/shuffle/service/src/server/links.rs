@@ -1,0 +1,253 @@
+//! The links of a server: its connections with the masters that it serves.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+use bytes::Bytes;
+use tracing::warn;
+use treadle_net::Peer;
+use treadle_reactor::thread::lock;
+use treadle_shuffle::{ApplicationId, LinkId, ServerId, ToMaster};
+use treadle_shuffle_node::{Callbacks, Done, Plane, Waiter};
+use treadle_shuffle_wire::{decode_shuffled, encode_shuffled};
+
+use crate::wire::{self, Hello, Met, Room, Welcome};
+
+/// The links of a server.
+pub(crate) struct Links {
+    /// For people.
+    name: String,
+    plane: OnceLock<Plane>,
+    table: Mutex<BTreeMap<LinkId, Link>>,
+    last: AtomicU64,
+    /// Who the server is, with the room that it announced last.
+    hello: Mutex<Hello>,
+    /// What is to be said to masters, in order.
+    outbox: Mutex<Vec<(LinkId, Said)>>,
+    /// Held while it is said.
+    sending: Mutex<()>,
+    /// Why the server cannot go on, if it cannot.
+    failed: OnceLock<String>,
+}
+
+struct Link {
+    peer: Peer,
+    /// The number of the master.
+    master: u32,
+    /// Bytes that had come of it when that was looked at last.
+    received: u64,
+    is_drained: bool,
+}
+
+enum Said {
+    ToMaster(ToMaster),
+    Dismissed(&'static str),
+}
+
+impl Links {
+    pub(super) fn new(hello: Hello) -> Arc<Self> {
+        Arc::new(Self {
+            name: hello.name.clone(),
+            plane: OnceLock::new(),
+            table: Mutex::default(),
+            last: AtomicU64::new(0),
+            hello: Mutex::new(hello),
+            outbox: Mutex::default(),
+            sending: Mutex::default(),
+            failed: OnceLock::new(),
+        })
+    }
+
+    /// Says what the masters are for. Before that there is none.
+    pub(super) fn attach(&self, plane: Plane) {
+        let _ = self.plane.set(plane);
+    }
+
+    pub(super) fn plane(&self) -> &Plane {
+        self.plane.get().expect("it is set before there is a link")
+    }
+
+    /// Who the server is.
+    pub(super) fn hello(&self) -> Hello {
+        lock(&self.hello).clone()
+    }
+
+    /// A master takes this server. `application`: whose it is, if it is that of one.
+    pub(super) fn open(&self, peer: Peer, welcome: &Welcome, application: Option<u64>) -> LinkId {
+        let link = LinkId(1 + self.last.fetch_add(1, Ordering::Relaxed));
+        let me = ServerId {
+            node: welcome.id,
+            incarnation: welcome.master,
+        };
+        let of_it = Link {
+            peer,
+            master: welcome.master,
+            received: 0,
+            is_drained: false,
+        };
+        lock(&self.table).insert(link, of_it);
+        self.plane()
+            .governed(link, me, application.map(ApplicationId));
+        link
+    }
+
+    /// A link has ended.
+    pub(super) fn close(&self, link: LinkId) {
+        let Some(closed) = lock(&self.table).remove(&link) else {
+            return;
+        };
+        closed.peer.start_close();
+        self.plane().ungoverned(link, closed.master);
+    }
+
+    /// All links end.
+    pub(super) fn close_all(&self) {
+        for link in lock(&self.table).values() {
+            link.peer.start_close();
+        }
+    }
+
+    /// A master says something.
+    ///
+    /// # Errors
+    /// It breaks the protocol.
+    pub(super) fn hear(&self, link: LinkId, kind: u32, bytes: &Bytes) -> Result<(), String> {
+        let Some(master) = lock(&self.table).get(&link).map(|link| link.master) else {
+            return Ok(());
+        };
+        let met = || {
+            let met = wire::decode::<Met>(bytes).map_err(|error| error.to_string())?;
+            let server = ServerId {
+                node: met.id,
+                incarnation: master,
+            };
+            Ok::<_, String>((server, met.address))
+        };
+        match kind {
+            wire::TO_NODE => {
+                let message = decode_shuffled(bytes).map_err(|error| error.to_string())?;
+                self.plane().hear_in(link, message);
+            }
+            wire::MET => {
+                let (server, address) = met()?;
+                self.plane().met(server, address);
+            }
+            wire::LOST => self.plane().lost(met()?.0),
+            wire::DRAINED => {
+                if let Some(link) = lock(&self.table).get_mut(&link) {
+                    link.is_drained = true;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Whether all masters have asked the server to leave, and none has anything here.
+    pub(super) fn is_drained(&self) -> bool {
+        let table = lock(&self.table);
+        !table.is_empty() && table.values().all(|link| link.is_drained)
+    }
+
+    /// Tells all masters what room there is.
+    pub(super) fn announce(&self, room: &Room) {
+        lock(&self.hello).room = Some(*room);
+        for link in lock(&self.table).values() {
+            wire::send(&link.peer, wire::ROOM, room);
+        }
+    }
+
+    /// Looks which masters have sent something.
+    pub(super) fn look(&self) {
+        let mut heard = Vec::new();
+        for (&id, link) in lock(&self.table).iter_mut() {
+            let received = link.peer.stats().bytes_received;
+            if std::mem::replace(&mut link.received, received) != received {
+                heard.push(id);
+            }
+        }
+        for link in heard {
+            self.plane().heard(link);
+        }
+    }
+
+    /// The server cannot go on. What was said first counts.
+    pub(super) fn fail(&self, reason: String) {
+        let _ = self.failed.set(reason);
+    }
+
+    pub(super) fn failed(&self) -> Option<&str> {
+        self.failed.get().map(String::as_str)
+    }
+}
+
+impl fmt::Debug for Links {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Links({})", self.name)
+    }
+}
+
+/// What the plane wants of the process.
+pub(super) struct ServerCallbacks(pub(super) Weak<Links>);
+
+impl Callbacks for ServerCallbacks {
+    fn tell(&self, link: LinkId, message: ToMaster) {
+        if let Some(links) = self.0.upgrade() {
+            lock(&links.outbox).push((link, Said::ToMaster(message)));
+        }
+    }
+
+    fn dismissed(&self, link: LinkId, reason: &'static str) {
+        if let Some(links) = self.0.upgrade() {
+            lock(&links.outbox).push((link, Said::Dismissed(reason)));
+        }
+    }
+
+    fn flush(&self) {
+        let Some(links) = self.0.upgrade() else {
+            return;
+        };
+        let _sending = lock(&links.sending);
+        let said = std::mem::take(&mut *lock(&links.outbox));
+        for (link, said) in said {
+            let peer = lock(&links.table).get(&link).map(|link| link.peer.clone());
+            let Some(peer) = peer else {
+                continue;
+            };
+            match said {
+                Said::ToMaster(message) => {
+                    wire::send_bytes(&peer, wire::TO_MASTER, encode_shuffled(&message));
+                }
+                Said::Dismissed(reason) => {
+                    wire::send_bytes(&peer, wire::DISMISSED, reason.into());
+                    peer.start_close();
+                }
+            }
+        }
+    }
+
+    /// Nobody waits in a server.
+    fn wake(&self, _called: &[Arc<Waiter>]) {}
+
+    fn wait(&self, _is_changed: &mut dyn FnMut() -> bool, _most: std::time::Duration) {}
+
+    fn log(&self, line: fmt::Arguments<'_>) {
+        if let Some(links) = self.0.upgrade() {
+            warn!(target: treadle_log::SHUFFLE, "{}: {line}", links.name);
+        }
+    }
+
+    fn panicked(&self, reason: String) {
+        if let Some(links) = self.0.upgrade() {
+            links.fail(reason);
+        }
+    }
+
+    fn is_traced(&self) -> bool {
+        false
+    }
+
+    fn traced(&self, _done: Done) {}
+}

@@ -91,7 +91,9 @@ def dumps(
 
 
 def dumps_as_needed(value: Any) -> bytes:
-    """Return the pickle of :func:`dumps_apart` with all buffers in it.
+    """Return what ``pickle`` makes of all of a value; by value, if that cannot, or names something of a script.
+
+    What :mod:`cloudpickle` is told to pickle by value is so, too.
 
     Raises
     ------
@@ -100,53 +102,45 @@ def dumps_as_needed(value: Any) -> bytes:
     """
     if type(value) in PLAIN:
         return pickle.dumps(value, protocol=5)
-    return dumps_apart(value, None, 0)[0]
+    return _dumps_as_needed(value)
 
 
 def dumps_apart(
-    value: Any,
-    is_apart: Callable[[pickle.PickleBuffer], bool] | None,
-    most: int,
-    *,
-    cpu_only: bool = False,
+    value: Any, least: int, most: int, *, cpu_only: bool = False
 ) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """Return what ``pickle`` makes of all of a value; by value, if that cannot, or names something of a script.
-
-    What :mod:`cloudpickle` is told to pickle by value is so, too.
+    """Return the pickle of :func:`dumps_as_needed` without its long buffers, and these.
 
     Parameters
     ----------
-    is_apart
-        Says of each buffer whether it stays out of the pickle. None: none does.
+    least
+        Bytes of the shortest buffer that stays out of the pickle.
     most
         How many stay out at most.
     cpu_only
         Tensors in the memory of a device are refused.
-
-    Returns
-    -------
-    The pickle, and the buffers that stayed out.
 
     Raises
     ------
     Exception
         Whatever pickling raises.
     """
-    buffers: list[pickle.PickleBuffer] = []
+    apart = _core.Apart(least, most)
+    buffers = apart.buffers
+    return _dumps_as_needed(value, apart, Parts(cpu_only, buffers.clear), buffers.clear), buffers
 
-    def is_within(buffer: pickle.PickleBuffer) -> bool:
-        if is_apart is None or len(buffers) >= most or not is_apart(buffer):
-            return True
-        buffers.append(buffer)
-        return False
 
-    parts = Parts(cpu_only, buffers.clear)
+def _dumps_as_needed(
+    value: Any,
+    buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None,
+    parts: Parts | None = None,
+    again: Callable[[], None] = lambda: None,
+) -> bytes:
     with suppress(Exception), _core.Pickling():
-        pickled = _lossless.dumps(value, 5, is_within, parts)
+        pickled = _lossless.dumps(value, 5, buffer_callback, parts)
         if SCRIPT not in pickled and not cloudpickle.list_registry_pickle_by_value():
-            return pickled, buffers
-    buffers.clear()
-    return dumps(value, 5, is_within, parts), buffers
+            return pickled
+    again()
+    return dumps(value, 5, buffer_callback, parts)
 
 
 class ByValue:

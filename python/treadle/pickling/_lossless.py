@@ -44,10 +44,10 @@ def dumps_by(
     """Return what a pickler of this class makes of an object, whose tensors have ``parts`` of memory."""
     parts = parts or Parts()
     while True:
-        parts.begin()
         file = io.BytesIO()
         pickler = kind(file, protocol=protocol, buffer_callback=buffer_callback)
-        pickler.parts = parts
+        if parts.begin():
+            pickler.parts = parts
         pickler.dump(obj)
         if not parts.is_to_repeat():
             return file.getvalue()
@@ -56,7 +56,7 @@ def dumps_by(
 class Pickler(pickle.Pickler):
     """Pickles all of objects."""
 
-    parts: Parts
+    parts: Parts | None = None
 
     def reducer_override(self, obj: Any) -> Any:
         return reduce(obj, self.parts)
@@ -72,10 +72,8 @@ def reduce(obj: Any, parts: Parts | None = None) -> Any:
     if kind is memoryview:
         data = obj if obj.c_contiguous else obj.tobytes()
         return view_of, (pickle.PickleBuffer(data), *layout_of(obj))
-    if parts is not None and "torch" in sys.modules:
-        of_torch = parts.reduce(obj)
-        if of_torch is not NotImplemented:
-            return of_torch
+    if parts is not None and (of_torch := parts.reduce(obj)) is not NotImplemented:
+        return of_torch
     numpy = sys.modules.get("numpy")
     if numpy is not None and issubclass(kind, numpy.ndarray):
         return NotImplemented if kind is numpy.ndarray else _of_array(numpy, kind, obj)

@@ -2,15 +2,14 @@
 
 What torch itself makes of a tensor (``_rebuild_tensor_v2``) takes six copies, and all of the storage that a slice is
 of. Here a tensor is the bytes between its first and its last element. Tensors of one pickle whose memory overlaps
-share it where they arrive: the later one refers to the earlier one, if that has all of it. If it has not, the object is
-pickled once more, with the whole storages of these.
+share it where they arrive: the later one refers to the earlier one, if they have the same bytes. If they have not, the
+object is pickled once more, with the whole storages of these.
 """
 
 from __future__ import annotations
 
 import pickle
 import sys
-from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any
 
@@ -21,14 +20,19 @@ __all__ = ["Parts", "dtype_named", "imported", "is_plain", "name_of", "refuse_el
 # The second knows which storages are shared. More are needed for objects that pickle other tensors each time.
 _MOST_ATTEMPTS = 4
 
+# What dtypes are called in torch; of those whose elements mean more than their bytes, nothing.
 _NAMES: dict[Any, str] = {}
+
+# Dispatch keys tell whether a tensor is plain, but for its attributes, in a fifth of the time. These do.
+_PLAIN_KEYS: set[int] = set()
 
 
 def name_of(dtype: Any) -> str:
-    """Return what a dtype is called in torch."""
+    """Return what a dtype is called in torch; ``""`` for one that is quantised."""
     name = _NAMES.get(dtype)
     if name is None:
-        name = _NAMES[dtype] = str(dtype).removeprefix("torch.")
+        name = str(dtype).removeprefix("torch.")
+        name = _NAMES[dtype] = "" if name.startswith("q") else name
     return name
 
 
@@ -37,18 +41,28 @@ def is_plain(tensor: Any) -> bool:
 
     ``tensor`` is a ``torch.Tensor``, and of no subclass.
     """
-    return bool(
+    if tensor.__dict__ or tensor._backward_hooks:
+        return False
+    torch: Any = sys.modules["torch"]
+    try:
+        keys = torch._C._dispatch_keys(tensor).raw_repr()
+    except AttributeError:
+        keys = None
+    if keys in _PLAIN_KEYS:
+        return True
+    is_plain = bool(
         tensor.is_cpu
-        and tensor.layout is sys.modules["torch"].strided
-        and not tensor.is_quantized
+        and tensor.layout is torch.strided
+        and name_of(tensor.dtype)
         and not tensor.is_nested
         and not tensor.is_conj()
         and not tensor.is_neg()
-        and not tensor._backward_hooks
-        and not tensor.__dict__
         and not tensor._is_zerotensor()
-        and (getattr(tensor, "has_names", None) is None or not tensor.has_names())
+        and not (hasattr(tensor, "has_names") and tensor.has_names())
     )
+    if is_plain and keys is not None:
+        _PLAIN_KEYS.add(keys)
+    return is_plain
 
 
 class _Part:
@@ -56,17 +70,15 @@ class _Part:
 
     __slots__ = ("end", "holder", "is_copy", "owner", "start")
 
-    def __init__(self, start: int, end: int, owner: Any, is_copy: bool = False) -> None:
+    def __init__(
+        self, start: int, end: int, owner: Any, holder: Any = None, is_copy: bool = False
+    ) -> None:
         self.start = start
         self.end = end
         self.owner = owner
-        self.is_copy = is_copy
         #: Which object of the pickle has them.
-        self.holder: Any = None
-
-    @property
-    def buffer(self) -> pickle.PickleBuffer:
-        return _buffer(self.owner, self.start, self.end)
+        self.holder = holder
+        self.is_copy = is_copy
 
 
 class Parts:
@@ -83,20 +95,26 @@ class Parts:
     def __init__(self, cpu_only: bool = False, again: Callable[[], None] | None = None) -> None:
         self._cpu_only = cpu_only
         self._again = again
-        # Disjoint, in order.
-        self._parts: list[_Part] = []
-        self._starts: list[int] = []
-        # Whole storages, which are parts as soon as something in them comes. Their owners keep them: nobody else
-        # gets their memory meanwhile.
+        self._tensors: Any = None
+        # By their first bytes.
+        self._parts: dict[int, _Part] = {}
+        # What begins where a part begins, and is none.
+        self._others: list[_Part] = []
+        # Storages that are parts as a whole, in order. Their owners keep them: nobody else gets their memory.
         self._whole: list[_Part] = []
-        self._overlapping: list[Any] = []
-        self._attempts = 1
+        self._attempts = 0
 
-    def begin(self) -> None:
-        """Nothing is pickled yet."""
+    def begin(self) -> bool:
+        """Nothing is pickled yet. Returns whether :meth:`reduce` has anything to do."""
         self._parts.clear()
-        self._starts.clear()
-        self._overlapping.clear()
+        self._others.clear()
+        self._attempts += 1
+        # torch may be about to be imported. Before 2.0, its storages have other names.
+        tensors = getattr(sys.modules.get("torch"), "Tensor", None)
+        if not hasattr(tensors, "untyped_storage"):
+            return False
+        self._tensors = tensors
+        return True
 
     def is_to_repeat(self) -> bool:
         """Whether the object has to be pickled once more, as more of it is shared than was known.
@@ -106,18 +124,31 @@ class Parts:
         ValueError
             That does not help.
         """
-        if not self._overlapping:
+        if not self._parts:
             return False
-        if self._attempts == _MOST_ATTEMPTS:
+        overlapping = self._overlapping()
+        if not overlapping:
+            return False
+        if self._attempts >= _MOST_ATTEMPTS:
             raise ValueError(
                 "tensors that share memory without sharing it by elements of one size cannot be sent "
                 "together: send clones of them"
             )
-        self._attempts += 1
-        self._whole = _whole_storages([*self._overlapping, *(part.owner for part in self._whole)])
+        self._whole = _whole_storages([part.owner for part in (*overlapping, *self._whole)])
         if self._again is not None:
             self._again()
         return True
+
+    def _overlapping(self) -> list[_Part]:
+        found = list(self._others)
+        last: _Part | None = None
+        for _, part in sorted(self._parts.items()):
+            if last is not None and part.start < last.end:
+                found += (last, part)
+            if last is None or part.end > last.end:
+                last = part
+        found += [self._parts[other.start] for other in self._others if other.start in self._parts]
+        return found
 
     def reduce(self, obj: Any) -> Any:
         """Return how to pickle a tensor or a storage; ``NotImplemented`` for what torch pickles, or is neither.
@@ -127,94 +158,82 @@ class Parts:
         TypeError
             Its memory is that of a device, and this is refused.
         """
-        torch: Any = sys.modules.get("torch")
-        of_tensors = getattr(torch, "Tensor", None)
-        # torch may be about to be imported. Before 2.0, its storages have other names.
-        if not hasattr(of_tensors, "untyped_storage"):
-            return NotImplemented
         kind = type(obj)
-        if kind is of_tensors:
+        if kind is self._tensors:
             if is_plain(obj):
                 return self._tensor(obj)
-        elif kind is torch.UntypedStorage:
-            return self._storage(obj, None)
-        elif kind is torch.storage.TypedStorage:
-            return self._storage(obj._untyped_storage, name_of(obj.dtype))
-        elif not issubclass(kind, of_tensors):
+        elif not issubclass(kind, self._tensors):
+            torch: Any = sys.modules["torch"]
+            if kind is torch.UntypedStorage:
+                return self._storage(obj, None)
+            if kind is torch.storage.TypedStorage:
+                return self._storage(obj._untyped_storage, name_of(obj.dtype))
             return NotImplemented
-        self._check_place(obj)
-        return NotImplemented
-
-    def _check_place(self, obj: Any) -> None:
         if self._cpu_only:
             refuse_elsewhere(obj)
+        return NotImplemented
 
     def _tensor(self, tensor: Any) -> Any:
-        shape, stride = tuple(tensor.shape), tensor.stride()
-        count, size = tensor.numel(), tensor.element_size()
-        name, needs_grad = name_of(tensor.dtype), tensor.requires_grad
-        if not count:
-            return _empty, (name, shape, stride, needs_grad)
+        name, shape, needs_grad = name_of(tensor.dtype), tuple(tensor.shape), tensor.requires_grad
+        start, length = tensor.data_ptr(), tensor.nbytes
+        if not length:
+            return _empty, (name, shape, tensor.stride(), needs_grad)
         is_dense = tensor.is_contiguous()
-        span = count
+        if is_dense and start not in self._parts and not self._whole:
+            self._parts[start] = _Part(start, start + length, tensor, tensor)
+            return _dense, (_buffer(tensor, start, length), name, shape, needs_grad)
+        stride, size, span = tensor.stride(), tensor.element_size(), length
         if not is_dense:
-            span = 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
-        start = tensor.data_ptr()
+            span = size + sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) * size
         # With what lies between its elements it would be larger.
-        part = self._part(start, start + span * size, size, tensor, is_copy=span > count)
+        part = self._part(start, start + span, size, tensor, is_copy=span > length)
         if part.is_copy:
             tensor = tensor.detach().contiguous()
-            start = tensor.data_ptr()
-            return _dense, (_buffer(tensor, start, start + count * size), name, shape, needs_grad)
-        source = part.holder
-        if source is None:
-            part.holder = tensor
-            source = part.buffer
-            if is_dense and part.end - part.start == count * size:
-                return _dense, (source, name, shape, needs_grad)
+            return _dense, (_buffer(tensor, tensor.data_ptr(), length), name, shape, needs_grad)
+        source = self._source(part, tensor)
         return _strided, (source, name, shape, stride, (start - part.start) // size, needs_grad)
 
     def _storage(self, storage: Any, name: str | None) -> Any:
         length = storage.nbytes()
-        if storage.device.type != "cpu" or not length:
-            self._check_place(storage)
+        if storage.device.type != "cpu" or not length or name == "":
+            if self._cpu_only:
+                refuse_elsewhere(storage)
             return NotImplemented
         start = storage.data_ptr()
         part = self._part(start, start + length, 1, storage)
         if part.end - part.start > length:
-            self._overlapping.append(storage)
-        source = part.holder
-        if source is None:
-            part.holder = storage
-            source = part.buffer
-        return _storage, (source, name)
+            self._others.append(part)
+        return _storage, (self._source(part, storage), name)
+
+    def _source(self, part: _Part, holder: Any) -> Any:
+        """Return the object of the pickle that has a part, or, for the first one, its buffer."""
+        if part.holder is not None:
+            return part.holder
+        part.holder = holder
+        return _buffer(part.owner, part.start, part.end - part.start)
 
     def _part(self, start: int, end: int, size: int, owner: Any, is_copy: bool = False) -> _Part:
         """Return the part that has these bytes, of elements of some size."""
-        at = bisect_right(self._starts, start)
-        last = self._parts[at - 1] if at else None
-        if last is not None and start < last.end:
-            if end <= last.end and not last.is_copy and (start - last.start) % size == 0:
-                return last
-        elif at == len(self._starts) or end <= self._starts[at]:
-            part = _Part(start, end, owner, is_copy)
-            for whole in self._whole:
-                if whole.start <= start < whole.end:
-                    part = _Part(whole.start, whole.end, whole.owner)
-                    if (start - part.start) % size:
-                        self._overlapping.append(owner)
-            at = bisect_right(self._starts, part.start)
-            self._parts.insert(at, part)
-            self._starts.insert(at, part.start)
-            return part
-        # The pickle is of no use any more. It goes on, to know what else overlaps.
-        self._overlapping.append(owner)
-        self._overlapping += (other.owner for other in self._parts if other.start < end and start < other.end)
-        return _Part(start, end, owner)
+        for whole in self._whole:
+            if whole.start <= start < whole.end:
+                part = self._parts.get(whole.start)
+                if part is None:
+                    part = self._parts[whole.start] = _Part(whole.start, whole.end, whole.owner)
+                if (start - part.start) % size:
+                    self._others.append(part)
+                return part
+        part = self._parts.get(start)
+        if part is None:
+            part = self._parts[start] = _Part(start, end, owner, is_copy=is_copy)
+        elif part.end != end or part.is_copy:
+            # The pickle is of no use any more. It goes on, to know what else overlaps.
+            part = _Part(start, end, owner)
+            self._others.append(part)
+        return part
 
 
-def _buffer(owner: Any, start: int, end: int) -> pickle.PickleBuffer:
-    return pickle.PickleBuffer(_core.ForeignMemory(owner, start, end - start))
+def _buffer(owner: Any, start: int, length: int) -> pickle.PickleBuffer:
+    return pickle.PickleBuffer(_core.ForeignMemory(owner, start, length))
 
 
 def _whole_storages(owners: list[Any]) -> list[_Part]:
@@ -254,8 +273,8 @@ def refuse_elsewhere(obj: Any) -> None:
 
 
 def _dense(memory: Any, name: str, shape: tuple[int, ...], needs_grad: bool) -> Any:
-    dtype = dtype_named(name)
-    tensor = sys.modules["torch"].frombuffer(memory, dtype=dtype)
+    torch = sys.modules.get("torch") or imported()
+    tensor = torch.frombuffer(memory, dtype=getattr(torch, name, None) or dtype_named(name))
     if len(shape) != 1:
         tensor = tensor.view(shape)
     return tensor.requires_grad_() if needs_grad else tensor

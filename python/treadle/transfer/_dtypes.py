@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -32,8 +33,10 @@ def _name_of(dtype: np.dtype[Any]) -> bytes | None:
     if dtype.hasobject:
         return None
     name = dtype.str
-    if dtype.kind in "biufcmMSU" and np.dtype(name) == dtype:
-        return name.encode()
+    # Types of other packages have kinds and names like NumPy's, which it may or may not understand.
+    with suppress(TypeError):
+        if dtype.kind in "biufcmMSU" and np.dtype(name) == dtype:
+            return name.encode()
     return pickle.dumps(dtype, protocol=5)
 
 

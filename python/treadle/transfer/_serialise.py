@@ -69,14 +69,8 @@ def _is_plain(obj: Any) -> bool:
 def _pickle(obj: Any, cpu_only: bool) -> Encoded:
     if _is_plain(obj):
         return _PICKLE, pickle.dumps(obj, protocol=5), []
-    stream, buffers = _by_value.dumps_apart(obj, _is_apart, _MAX_BUFFERS, cpu_only=cpu_only)
+    stream, buffers = _by_value.dumps_apart(obj, _SMALLEST, _MAX_BUFFERS, cpu_only=cpu_only)
     return _PICKLE, stream, buffers
-
-
-def _is_apart(buffer: pickle.PickleBuffer) -> bool:
-    """Whether a buffer is a frame of its own."""
-    with memoryview(buffer) as view:
-        return view.nbytes >= _SMALLEST and view.contiguous
 
 
 def _encode_memoryview(view: memoryview) -> Encoded:

@@ -3,11 +3,13 @@
 //! | module | what |
 //! | --- | --- |
 //! | `encode`, `decode` | objects to frames and back |
+//! | `apart` | which buffers of a pickle are frames of their own |
 //! | `array` | arrays of NumPy, and of libraries whose memory it can view |
 //! | `buffer` | memory of Python objects that is being sent or received into |
 //! | `memory` | received memory that Python uses |
 //! | `foreign` | memory of other libraries' objects, as a buffer |
 
+mod apart;
 mod array;
 mod buffer;
 mod decode;
@@ -15,6 +17,7 @@ mod encode;
 mod foreign;
 mod memory;
 
+pub use apart::Apart;
 pub use array::{Destination, is_array};
 pub use buffer::{ExportedBuffer, release_all, stop_releasing};
 pub use decode::{decode, decode_own, decode_parts, decode_value, memories};

@@ -67,7 +67,8 @@ test-ray: $(BUILT) ## run the tests inside a Ray cluster; installs Ray
 
 test-tensors: $(BUILT) ## run the tests of tensors; installs torch, which is 3 GB
 	$(PIP_INSTALL) -r requirements/tensors.lock
-	$(VENV_PY) -m pytest tests/test_transfer_tensors.py tests/test_transfer_copies.py tests/cluster/test_tensors.py $(ARGS)
+	$(VENV_PY) -m pytest tests/test_transfer_tensors.py tests/test_transfer_copies.py tests/cluster/test_tensors.py \
+		"tests/docs/test_blocks.py::test_the_blocks_of_a_page_run[docs/how-to/tensors.md]" $(ARGS)
 
 test-guides: $(BUILT) $(VENV)-coiled/installed.stamp ## run the tests of docs/hosting-guides.md; installs what they deploy with
 	$(PIP_INSTALL) -r requirements/guides.lock

@@ -127,8 +127,14 @@ RECORDS = "np.zeros(BYTES // 8, 'i4,f4')"
             for make, receive in [
                 ("__import__('torch').zeros(BYTES // 4)", "conn.recv()"),
                 ("__import__('torch').zeros(BYTES // 4).t().view(2, -1).t()", "conn.recv()"),
-                ("__import__('torch').zeros(BYTES, dtype=__import__('torch').uint8)", "conn.recv_into(target)"),
-                ("[__import__('torch').zeros(BYTES // 40).bfloat16() for _ in range(20)]", "conn.recv()"),
+                (
+                    "__import__('torch').zeros(BYTES, dtype=__import__('torch').uint8)",
+                    "conn.recv_into(target)",
+                ),
+                (
+                    "[__import__('torch').zeros(BYTES // 40).bfloat16() for _ in range(20)]",
+                    "conn.recv()",
+                ),
                 ("{'w': __import__('torch').nn.Linear(5000, 5000)}", "conn.recv()"),
             ]
         ),

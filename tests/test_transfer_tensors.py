@@ -100,7 +100,16 @@ class TestElements:
     @pytest.mark.parametrize("length", [10, 500])
     @pytest.mark.parametrize(
         "layout",
-        ["transposed", "part", "steps", "columns", "expanded", "permuted", "channels last", "reversed"],
+        [
+            "transposed",
+            "part",
+            "steps",
+            "columns",
+            "expanded",
+            "permuted",
+            "channels last",
+            "reversed",
+        ],
     )
     def test_layouts(self, exchange: Exchange, layout: str, length: int, within: bool) -> None:
         base = torch.arange(4.0 * length * length).reshape(2, length, length, 2)
@@ -134,7 +143,12 @@ class TestMeaning:
 
     def test_gradients(self, exchange: Exchange) -> None:
         leaf = torch.rand(LARGE, requires_grad=True)
-        for sent in leaf, leaf * 2, torch.rand(3, requires_grad=True), torch.zeros(0, requires_grad=True):
+        for sent in (
+            leaf,
+            leaf * 2,
+            torch.rand(3, requires_grad=True),
+            torch.zeros(0, requires_grad=True),
+        ):
             received = exchange(sent)
             assert_same(received, sent)
             assert received.is_leaf
@@ -220,7 +234,10 @@ class Named(torch.Tensor):
 
 def shares(one: Any, other: Any) -> bool:
     """Whether two are tensors of one storage, or it."""
-    storages = [value.untyped_storage() if isinstance(value, torch.Tensor) else value for value in (one, other)]
+    storages = [
+        value.untyped_storage() if isinstance(value, torch.Tensor) else value
+        for value in (one, other)
+    ]
     return bool(storages[0].data_ptr() == storages[1].data_ptr())
 
 
@@ -241,7 +258,12 @@ class TestTies:
     @pytest.mark.parametrize("order", [1, -1])
     def test_a_part_and_the_whole(self, exchange: Exchange, order: int) -> None:
         base = torch.arange(1000.0 * LARGE // 1000)
-        sent = {"part": base[100:2000], "whole": base, "steps": base[1::7], "bits": base.view(torch.int32)}
+        sent = {
+            "part": base[100:2000],
+            "whole": base,
+            "steps": base[1::7],
+            "bits": base.view(torch.int32),
+        }
         received = exchange(dict(list(sent.items())[::order]))
         assert all(torch.equal(received[name], sent[name]) for name in sent)
         received["whole"][106] = -1
@@ -250,7 +272,9 @@ class TestTies:
 
     def test_parts_that_overlap(self, exchange: Exchange) -> None:
         base = torch.arange(2000.0)
-        one, other, apart, step = exchange([base[:1000], base[500:1500], torch.ones(9), base[400::2]])
+        one, other, apart, step = exchange(
+            [base[:1000], base[500:1500], torch.ones(9), base[400::2]]
+        )
         assert torch.equal(other, base[500:1500])
         assert torch.equal(step, base[400::2])
         one[500] = other[2] = -1
@@ -293,7 +317,10 @@ class TestTies:
 
     def test_a_storage_and_its_tensors(self, exchange: Exchange) -> None:
         base = torch.arange(1000.0)
-        for sent in (base[3:5], base.untyped_storage(), base), (base.untyped_storage(), base[3:5], base):
+        for sent in (
+            (base[3:5], base.untyped_storage(), base),
+            (base.untyped_storage(), base[3:5], base),
+        ):
             received = exchange(sent)
             assert shares(received[0], received[1])
             assert shares(received[0], received[2])
@@ -365,7 +392,9 @@ class TestInto:
             torch.zeros(LARGE + 1, dtype=torch.bfloat16),
             np.zeros(LARGE, np.uint16),
         ):
-            with pytest.raises(ValueError, match=rf"bfloat16.*shape \({LARGE},\).*recv_into was given"):
+            with pytest.raises(
+                ValueError, match=rf"bfloat16.*shape \({LARGE},\).*recv_into was given"
+            ):
                 other.recv_into(target, timeout=LIMIT)
         assert torch.equal(other.recv(timeout=LIMIT), sent)
         started.result(LIMIT)

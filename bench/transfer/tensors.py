@@ -23,7 +23,9 @@ def measure(quick: bool) -> Iterator[Figure]:
         port = str(free_port())
         server = stack.enter_context(LOOPBACK.server(python("tensors_peer.py", "serve", port)))
         address = server.told()["address"]
-        client = stack.enter_context(LOOPBACK.client(python("tensors_peer.py", "send", port, address)))
+        client = stack.enter_context(
+            LOOPBACK.client(python("tensors_peer.py", "send", port, address))
+        )
 
         def turn(way: str) -> float:
             server.tell_to(way=way)
@@ -33,16 +35,14 @@ def measure(quick: bool) -> Iterator[Figure]:
 
         turns = {way: (lambda way=way: turn(way)) for way in WAYS}
         samples = interleave(turns, 5 if quick else 21)
-    for peer, name, bar in (
-        ("gloo", "gloo's send and recv, into tensors that are there", 3.0),
-        ("broadcast", "gloo's broadcast, into tensors that are there", 3.0),
-        ("pickle", "pickle, protocol 5, over a socket", None),
-        ("tensor", "Treadle, one tensor of 100 MB", 0.8),
-        ("arrays", "Treadle, the same as arrays of NumPy", None),
+    there = "into tensors that are there"
+    for ours, peer, least, limit in (
+        ("state", "gloo", 3.0, f"gloo's send and recv, {there}"),
+        ("state", "broadcast", 3.0, f"gloo's broadcast, {there}"),
+        ("state", "pickle", None, "pickle of protocol 5 over a socket"),
+        ("state", "tensor", 0.8, "Treadle's own: one tensor of 100 MB"),
+        ("state", "arrays", None, "Treadle's own: as arrays of NumPy"),
+        ("into", "gloo tensor", None, f"gloo's send and recv, {there}"),
     ):
-        yield _line(samples, f"{what}, beside {name}", "state", peer, bar)
-    yield _line(samples, "tensor of 100 MB, beside gloo's send and recv", "into", "gloo tensor", None)
-
-
-def _line(samples, what, ours, peer, bar) -> Figure:
-    return samples.against(what, ours, [peer], bar)
+        about = what if ours == "state" else "one tensor of 100 MB, into one that is there"
+        yield samples.against(about, ours, [peer], least, limit=limit)

@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 import torch.distributed as gloo
-from answers import answer, say
 
+from answers import answer, say
 from treadle import transfer
 
 COUNT, BYTES = 1000, 100_000_000
@@ -38,7 +38,9 @@ def sizes() -> list[int]:
 
 
 def state() -> dict[str, torch.Tensor]:
-    return {f"layers.{i}.weight": torch.full((size // 4,), i) * 1.0 for i, size in enumerate(sizes())}
+    return {
+        f"layers.{i}.weight": torch.full((size // 4,), i) * 1.0 for i, size in enumerate(sizes())
+    }
 
 
 def join(rank: int, port: str) -> None:

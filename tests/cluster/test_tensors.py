@@ -35,7 +35,9 @@ def test_results_scattered_values_and_arguments(client: Client, count: int) -> N
     for value in made, brought, torch.arange(count):
         # It goes from one worker to the other.
         total = client.submit(torch.sum, value, workers=[second], pure=False).result()
-        assert torch.equal(total, torch.sum(value if isinstance(value, torch.Tensor) else value.result()))
+        assert torch.equal(
+            total, torch.sum(value if isinstance(value, torch.Tensor) else value.result())
+        )
     assert made.result().dtype is torch.int64
     assert brought.result().dtype is torch.bfloat16
 
@@ -44,7 +46,9 @@ def test_results_scattered_values_and_arguments(client: Client, count: int) -> N
 def test_actors(client: Client, count: int) -> None:
     counter = client.submit(Counter, count, actor=True).result()
     for step in 1, 2:
-        assert torch.equal(counter.add(torch.ones(count)).result(), torch.full((count,), float(step)))
+        assert torch.equal(
+            counter.add(torch.ones(count)).result(), torch.full((count,), float(step))
+        )
 
 
 def test_a_model_stays_tied(client: Client) -> None:

@@ -8,6 +8,7 @@ object is pickled once more, with the whole storages of these.
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import sys
 from collections.abc import Callable
@@ -266,7 +267,9 @@ def refuse_elsewhere(obj: Any) -> None:
     """
     if obj.device.type not in ("cpu", "meta"):
         kind = type(obj).__name__
-        raise TypeError(f"a {kind} on {obj.device} cannot be sent: send what its method .cpu() returns")
+        raise TypeError(
+            f"a {kind} on {obj.device} cannot be sent: send what its method .cpu() returns"
+        )
 
 
 # What pickles have. These names stay: workers of the next release read them.
@@ -347,15 +350,11 @@ def imported() -> Any:
     ImportError
         It cannot be.
     """
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        return torch
     try:
-        import torch  # type: ignore[import-not-found, unused-ignore]
+        return importlib.import_module("torch")
     except ImportError as error:
         raise ImportError(
             f"a tensor of torch arrived, and this process cannot import torch ({error}): install it, receive "
             "into an array of NumPy (recv_into), or send arrays (tensor.numpy())",
             name="torch",
         ) from error
-    return torch

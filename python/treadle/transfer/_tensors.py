@@ -33,7 +33,7 @@ def encode(obj: Any) -> View | None:
     """
     cls = type(obj)
     torch: Any = sys.modules.get(_TORCH)
-    tensor = getattr(torch, "Tensor", None)
+    tensor: Any = getattr(torch, "Tensor", None)
     if hasattr(tensor, "untyped_storage") and issubclass(cls, tensor):
         return _of_torch(obj) if cls is tensor and is_plain(obj) else None
     if isinstance(obj, np.ndarray) or not _is_exporter(cls):
@@ -48,7 +48,11 @@ def encode(obj: Any) -> View | None:
         return None
     name = _dtypes.name_of(array.dtype)
     library = _library_of(obj)
-    if library is None or name is None or not (array.flags.c_contiguous or array.flags.f_contiguous):
+    if (
+        library is None
+        or name is None
+        or not (array.flags.c_contiguous or array.flags.f_contiguous)
+    ):
         return array, None
     return array, _dtypes.of_library(library, name)
 
@@ -57,7 +61,9 @@ def _of_torch(tensor: Any) -> View | None:
     """Return the view of a tensor; None for one that is pickled: its steps or its gradient are kept then."""
     if tensor.requires_grad:
         return None
-    is_fortran = tensor.ndim > 1 and not tensor.is_contiguous() and _reversed(tensor).is_contiguous()
+    is_fortran = (
+        tensor.ndim > 1 and not tensor.is_contiguous() and _reversed(tensor).is_contiguous()
+    )
     if not is_fortran and not tensor.is_contiguous():
         steps = zip(tensor.shape, tensor.stride(), strict=True)
         if sum((length - 1) * step for length, step in steps) < tensor.numel():
@@ -79,7 +85,7 @@ def _view(tensor: Any, name: bytes, order: Any) -> np.ndarray[Any, Any]:
     shape, dtype = tuple(tensor.shape), _dtypes.dtype_of(name)
     if not tensor.numel():
         return np.empty(shape, dtype)
-    memory = _core.ForeignMemory(tensor, tensor.data_ptr(), tensor.numel() * dtype.itemsize)
+    memory: Any = _core.ForeignMemory(tensor, tensor.data_ptr(), tensor.numel() * dtype.itemsize)
     return np.ndarray(shape, dtype, memory, order=order)
 
 
@@ -93,7 +99,9 @@ def make(name: bytes, memory: Any, shape: tuple[int, ...], is_fortran: bool) -> 
     """
     library, of_library = _dtypes.parts_of(name)
     if library != _TORCH:
-        array: Any = np.ndarray(shape, _dtypes.dtype_of(name), memory, order="F" if is_fortran else "C")
+        array: Any = np.ndarray(
+            shape, _dtypes.dtype_of(name), memory, order="F" if is_fortran else "C"
+        )
         return _namespace(library).from_dlpack(array)
     dtype = dtype_named(of_library.decode().partition(" ")[0])
     torch, count = imported(), math.prod(shape)
@@ -115,14 +123,16 @@ def view_of(target: Any) -> np.ndarray[Any, Any]:
     """
     cls = type(target)
     torch: Any = sys.modules.get(_TORCH)
-    tensor = getattr(torch, "Tensor", None)
+    tensor: Any = getattr(torch, "Tensor", None)
     if not hasattr(tensor, "untyped_storage") or not issubclass(cls, tensor):
         if not _is_exporter(cls):
             raise TypeError(f"recv_into needs an array of NumPy or a tensor, not {cls.__name__}")
         return np.from_dlpack(target)
     refuse_elsewhere(target)
     if target.requires_grad:
-        raise ValueError("recv_into was given a tensor that requires a gradient: give tensor.detach()")
+        raise ValueError(
+            "recv_into was given a tensor that requires a gradient: give tensor.detach()"
+        )
     if not is_plain(target):
         raise TypeError("recv_into needs a dense torch.Tensor in the memory of the CPU")
     if target.is_contiguous():

@@ -18,7 +18,9 @@ impl ForeignMemory {
     /// `length` bytes from `address` on must be there, and writable, as long as `owner` is.
     #[new]
     fn new(owner: Py<PyAny>, address: usize, length: ffi::Py_ssize_t) -> PyResult<Self> {
-        let end = usize::try_from(length).ok().and_then(|length| address.checked_add(length));
+        let end = usize::try_from(length)
+            .ok()
+            .and_then(|length| address.checked_add(length));
         if address == 0 || end.is_none() {
             return Err(PyValueError::new_err(format!(
                 "no memory has {length} bytes at address {address}"

@@ -37,7 +37,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo run-demo wheels test test-rust test-python test-wheels test-pythons test-ray test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-scaling bench-builds bench-readme \
+.PHONY: help demo run-demo wheels test test-rust test-python test-wheels test-pythons test-ray test-tensors test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-scaling bench-builds bench-readme \
 	fuzz soak lines \
 	build build-optimised lint fmt lock clean check-python check-cargo
 
@@ -64,6 +64,11 @@ test-python: $(BUILT) ## run the tests of the Python package (ARGS: pytest's)
 test-ray: $(BUILT) ## run the tests inside a Ray cluster; installs Ray
 	$(PIP_INSTALL) -r requirements/peers.lock
 	$(VENV_PY) -m pytest tests/cluster/test_hosting_ray.py $(ARGS)
+
+test-tensors: $(BUILT) ## run the tests of tensors; installs torch, which is 3 GB
+	$(PIP_INSTALL) -r requirements/tensors.lock
+	$(VENV_PY) -m pytest tests/test_transfer_tensors.py tests/test_transfer_copies.py tests/cluster/test_tensors.py \
+		"tests/docs/test_blocks.py::test_the_blocks_of_a_page_run[docs/how-to/tensors.md]" $(ARGS)
 
 test-guides: $(BUILT) $(VENV)-coiled/installed.stamp ## run the tests of docs/hosting-guides.md; installs what they deploy with
 	$(PIP_INSTALL) -r requirements/guides.lock
@@ -158,9 +163,9 @@ fmt: $(INSTALLED) ## format the Rust and Python sources
 
 lock: $(INSTALLED) ## write the lock files anew from pyproject.toml (ARGS=--upgrade for newer releases)
 	$(VENV_PY) -m pip install --quiet uv==0.13.9
-	set -e; for lock in bootstrap dev demo peers guides coiled pythons oldest; do \
+	set -e; for lock in bootstrap dev demo peers guides tensors coiled pythons oldest; do \
 		case $$lock in dev) from="--extra demo --extra cluster --extra ipython --group dev pyproject.toml";; \
-			demo) from="-c requirements/dev.lock --extra demo --extra cluster --group build pyproject.toml";; peers|guides|pythons) from="-c requirements/dev.lock requirements/$$lock.in";; oldest) from="--no-deps requirements/oldest.in";; *) from=requirements/$$lock.in;; esac; \
+			demo) from="-c requirements/dev.lock --extra demo --extra cluster --group build pyproject.toml";; peers|guides|tensors|pythons) from="-c requirements/dev.lock requirements/$$lock.in";; oldest) from="--no-deps requirements/oldest.in";; *) from=requirements/$$lock.in;; esac; \
 		$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
 			--no-emit-index-url --custom-compile-command "make lock" $(ARGS) \
 			--output-file requirements/$$lock.lock $$from; \

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,8 @@ def count(library: Path) -> Count:
 
 ONE_PERCENT = BYTES // 100
 
+NEEDS_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch: make test-tensors")
+
 RECORDS = "np.zeros(BYTES // 8, 'i4,f4')"
 
 
@@ -119,6 +122,22 @@ RECORDS = "np.zeros(BYTES // 8, 'i4,f4')"
         ("__import__('pyarrow').array(np.zeros(BYTES // 8))", "conn.recv()"),
         ("__import__('pandas').DataFrame(np.zeros((BYTES // 80, 10)))", "conn.recv()"),
         ("memoryview(bytes(BYTES))", "conn.recv()"),
+        *(
+            pytest.param(make, receive, marks=NEEDS_TORCH)
+            for make, receive in [
+                ("__import__('torch').zeros(BYTES // 4)", "conn.recv()"),
+                ("__import__('torch').zeros(BYTES // 4).t().view(2, -1).t()", "conn.recv()"),
+                (
+                    "__import__('torch').zeros(BYTES, dtype=__import__('torch').uint8)",
+                    "conn.recv_into(target)",
+                ),
+                (
+                    "[__import__('torch').zeros(BYTES // 40).bfloat16() for _ in range(20)]",
+                    "conn.recv()",
+                ),
+                ("{'w': __import__('torch').nn.Linear(5000, 5000)}", "conn.recv()"),
+            ]
+        ),
     ],
 )
 def test_nothing_is_copied(count: Count, make: str, receive: str) -> None:

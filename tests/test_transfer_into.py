@@ -115,7 +115,7 @@ def test_targets_that_cannot_be_used(ends: Pair) -> None:
         other.recv_into(np.zeros(20)[::2], timeout=LIMIT)
     with pytest.raises(ValueError, match="cannot be received in place"):
         other.recv_into(np.zeros(10, object), timeout=LIMIT)
-    with pytest.raises(TypeError, match="NumPy array, not bytearray"):
+    with pytest.raises(TypeError, match="array of NumPy or a tensor, not bytearray"):
         other.recv_into(bytearray(80), timeout=LIMIT)  # type: ignore[type-var]
     other.recv_into(np.zeros(10), timeout=LIMIT)
 

@@ -567,16 +567,60 @@ class TestObjects:
 
 
 class TestDlpack:
-    def test_tensors_arrive_as_arrays(self, exchange: Exchange) -> None:
+    def test_arrays_without_a_namespace_arrive_as_those_of_numpy(self, exchange: Exchange) -> None:
         for array in numbers("f4", (300, 400)), numbers("i8", (2, 2)), numbers("f8", (50, 60)).T:
             received = exchange(Tensor(array))
             assert type(received) is np.ndarray
             assert received.dtype == array.dtype
             assert (received == array).all()
 
-    def test_tensors_elsewhere_are_pickled(self, exchange: Exchange) -> None:
+    def test_arrays_elsewhere_are_pickled(self, exchange: Exchange) -> None:
         received = exchange(Tensor(numbers("f4"), device=2))
         assert type(received).__name__ == "Tensor"
+
+    @pytest.mark.parametrize("shape", [(), (0,), (3, 5), (300, 400)])
+    def test_arrays_with_a_namespace_keep_their_type(
+        self, exchange: Exchange, shape: tuple[int, ...]
+    ) -> None:
+        strict = pytest.importorskip("array_api_strict")
+        for dtype in "bool", "uint16", "float32", "complex128":
+            sent = strict.asarray(numbers(dtype, shape))
+            received = exchange(sent)
+            assert type(received) is type(sent)
+            assert (received.dtype, received.shape) == (sent.dtype, sent.shape)
+            assert strict.all(received == sent)
+            if sent.ndim == 2:
+                assert strict.all(exchange(sent.T) == sent.T)
+
+    @pytest.mark.parametrize("size", [10, 300_000])
+    def test_they_are_received_into_arrays(self, size: int) -> None:
+        strict = pytest.importorskip("array_api_strict")
+        with pair(prefetch=0) as (one, other):
+            for sent, target in [
+                (strict.arange(size), np.zeros(size, np.int64)),
+                (np.arange(size), strict.zeros(size, dtype=strict.int64)),
+            ]:
+                started = one.start_send(sent)
+                assert other.recv_into(target, timeout=LIMIT) is target
+                assert (np.from_dlpack(target) == np.arange(size)).all()
+                started.result(LIMIT)
+
+    def test_a_library_that_is_not_there_is_named(self) -> None:
+        strict = pytest.importorskip("array_api_strict")
+        with Peer("import sys; sys.modules['array_api_strict'] = None\n" + ECHO) as peer:
+            peer.conn.send(strict.arange(10))
+            error = peer.conn.recv(timeout=LIMIT)
+            assert isinstance(error, ImportError)
+            assert "array of array_api_strict arrived" in str(error)
+
+    @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "int4"])
+    @pytest.mark.parametrize("size", [10, 300_000])
+    def test_short_floats_of_numpy(self, exchange: Exchange, name: str, size: int) -> None:
+        dtype = np.dtype(getattr(pytest.importorskip("ml_dtypes"), name))
+        sent = np.arange(size).astype(np.uint8).view(dtype)
+        for received in exchange(sent), exchange([sent])[0]:
+            assert received.dtype == dtype
+            assert received.tobytes() == sent.tobytes()
 
 
 def test_the_order_is_kept() -> None:

@@ -17,6 +17,7 @@ MODULES = (
     "paced",
     "veth",
     "tensor",
+    "tensors",
     "messages",
     "clients",
     "receivers",

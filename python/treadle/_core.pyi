@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from pickle import PickleBuffer
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -68,6 +69,15 @@ class Rows:
         attempt: int,
         groups: Sequence[tuple[int, Sequence[tuple[int, int]]]],
     ) -> list[Arena]: ...
+
+class Apart:
+    buffers: list[PickleBuffer]
+    def __init__(self, least: int, most: int) -> None: ...
+    def __call__(self, buffer: PickleBuffer, /) -> bool: ...
+
+class ForeignMemory:
+    def __init__(self, owner: object, address: int, length: int) -> None: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class RowMemory:
     def __len__(self) -> int: ...

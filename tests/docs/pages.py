@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import pathlib
 import secrets
 import socket
@@ -122,6 +123,21 @@ def arrays(_: ExitStack) -> Setting:
         replaced={"127.0.0.1:7000": f"127.0.0.1:{port}"},
         before={"import numpy as np": lambda _: listens(port)},
         beside={"from treadle import transfer"},
+    )
+
+
+@page("docs/how-to/tensors.md")
+def tensors(_: ExitStack) -> Setting:
+    sends, loads = "from torch import nn", "import torch"
+    if importlib.util.find_spec("torch") is None:
+        return Setting(
+            not_run=dict.fromkeys((sends, loads), "torch is not here: make test-tensors")
+        )
+    port = free_port()
+    return Setting(
+        replaced={"127.0.0.1:7000": f"127.0.0.1:{port}"},
+        before={loads: lambda _: listens(port)},
+        beside={sends},
     )
 
 

@@ -26,6 +26,7 @@ from treadle.pickling import _lossless
 from treadle.pickling._lossless import PLAIN
 from treadle.pickling._mp_main import SCRIPT, pickle_spawned_by_value
 from treadle.pickling._script import reduce_own
+from treadle.pickling._tensors import Parts
 
 __all__ = ["ByValue", "Pickler", "dumps", "dumps_apart", "dumps_as_needed"]
 
@@ -38,6 +39,7 @@ class Pickler(_Base):  # type: ignore[misc]
 
     # Whether what a worker has of a script is the script's own in other processes.
     _names_own = True
+    parts: Parts | None = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
         pickle_spawned_by_value()
@@ -56,7 +58,7 @@ class Pickler(_Base):  # type: ignore[misc]
             reduced = _reduce_curried(obj)
         elif self._names_own and (kind is FunctionType or issubclass(kind, type)):
             reduced = reduce_own(obj, _dumps_alone)
-        elif (whole := _lossless.reduce(obj)) is not NotImplemented:
+        elif (whole := _lossless.reduce(obj, self.parts)) is not NotImplemented:
             reduced = whole
         return super().reducer_override(obj) if reduced is None else reduced
 
@@ -69,8 +71,9 @@ def dumps(
     value: Any,
     protocol: int = 5,
     buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None,
+    parts: Parts | None = None,
 ) -> bytes:
-    """Return a pickle with what the script defines by value.
+    """Return a pickle with what the script defines by value; ``parts``: of the memory of tensors.
 
     Raises
     ------
@@ -78,17 +81,19 @@ def dumps(
         Whatever pickling raises.
     """
     try:
-        return _lossless.dumps_by(Pickler, value, protocol, buffer_callback)
+        return _lossless.dumps_by(Pickler, value, protocol, buffer_callback, parts)
     except Exception:
         if "distributed" in sys.modules:
             # Buffers that were called back are of no use, and do no harm.
             with suppress(Exception):
-                return _lossless.dumps_by(_of_families(), value, protocol)
+                return _lossless.dumps_by(_of_families(), value, protocol, parts=parts)
         raise
 
 
 def dumps_as_needed(value: Any) -> bytes:
-    """Return the pickle of :func:`dumps_apart` with all buffers in it.
+    """Return what ``pickle`` makes of all of a value; by value, if that cannot, or names something of a script.
+
+    What :mod:`cloudpickle` is told to pickle by value is so, too.
 
     Raises
     ------
@@ -97,46 +102,45 @@ def dumps_as_needed(value: Any) -> bytes:
     """
     if type(value) in PLAIN:
         return pickle.dumps(value, protocol=5)
-    return dumps_apart(value, None, 0)[0]
+    return _dumps_as_needed(value)
 
 
 def dumps_apart(
-    value: Any, is_apart: Callable[[pickle.PickleBuffer], bool] | None, most: int
+    value: Any, least: int, most: int, *, cpu_only: bool = False
 ) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """Return what ``pickle`` makes of all of a value; by value, if that cannot, or names something of a script.
-
-    What :mod:`cloudpickle` is told to pickle by value is so, too.
+    """Return the pickle of :func:`dumps_as_needed` without its long buffers, and these.
 
     Parameters
     ----------
-    is_apart
-        Says of each buffer whether it stays out of the pickle. None: none does.
+    least
+        Bytes of the shortest buffer that stays out of the pickle.
     most
         How many stay out at most.
-
-    Returns
-    -------
-    The pickle, and the buffers that stayed out.
+    cpu_only
+        Tensors in the memory of a device are refused.
 
     Raises
     ------
     Exception
         Whatever pickling raises.
     """
-    buffers: list[pickle.PickleBuffer] = []
+    apart = _core.Apart(least, most)
+    buffers = apart.buffers
+    return _dumps_as_needed(value, apart, Parts(cpu_only, buffers.clear), buffers.clear), buffers
 
-    def is_within(buffer: pickle.PickleBuffer) -> bool:
-        if is_apart is None or len(buffers) >= most or not is_apart(buffer):
-            return True
-        buffers.append(buffer)
-        return False
 
+def _dumps_as_needed(
+    value: Any,
+    buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None,
+    parts: Parts | None = None,
+    again: Callable[[], None] = lambda: None,
+) -> bytes:
     with suppress(Exception), _core.Pickling():
-        pickled = _lossless.dumps(value, 5, is_within)
+        pickled = _lossless.dumps(value, 5, buffer_callback, parts)
         if SCRIPT not in pickled and not cloudpickle.list_registry_pickle_by_value():
-            return pickled, buffers
-    buffers.clear()
-    return dumps(value, 5, is_within), buffers
+            return pickled
+    again()
+    return dumps(value, 5, buffer_callback, parts)
 
 
 class ByValue:

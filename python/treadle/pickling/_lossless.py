@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from treadle.pickling._tensors import Parts
+
 __all__ = ["PLAIN", "Pickler", "dumps", "dumps_by", "layout_of", "reduce", "view_of"]
 
 _Keep = Callable[[pickle.PickleBuffer], Any]
@@ -22,35 +24,56 @@ _KNOWN = frozenset("cbBhHiIlLqQnNfdP?")
 _OF_MASKED = {"_mask", "_fill_value", "_baseclass", "_sharedmask", "_isfield"}
 
 
-def dumps(obj: Any, protocol: int = 5, buffer_callback: _Keep | None = None) -> bytes:
+def dumps(
+    obj: Any,
+    protocol: int = 5,
+    buffer_callback: _Keep | None = None,
+    parts: Parts | None = None,
+) -> bytes:
     """Return a pickle, as :func:`pickle.dumps`, of all of an object."""
-    return dumps_by(Pickler, obj, protocol, buffer_callback)
+    return dumps_by(Pickler, obj, protocol, buffer_callback, parts)
 
 
-def dumps_by(kind: Any, obj: Any, protocol: int = 5, buffer_callback: _Keep | None = None) -> bytes:
-    """Return what a pickler of this class makes of an object."""
-    file = io.BytesIO()
-    kind(file, protocol=protocol, buffer_callback=buffer_callback).dump(obj)
-    return file.getvalue()
+def dumps_by(
+    kind: Any,
+    obj: Any,
+    protocol: int = 5,
+    buffer_callback: _Keep | None = None,
+    parts: Parts | None = None,
+) -> bytes:
+    """Return what a pickler of this class makes of an object, whose tensors have ``parts`` of memory."""
+    parts = parts or Parts()
+    while True:
+        file = io.BytesIO()
+        pickler = kind(file, protocol=protocol, buffer_callback=buffer_callback)
+        if parts.begin():
+            pickler.parts = parts
+        pickler.dump(obj)
+        if not parts.is_to_repeat():
+            return file.getvalue()
 
 
 class Pickler(pickle.Pickler):
     """Pickles all of objects."""
 
+    parts: Parts | None = None
+
     def reducer_override(self, obj: Any) -> Any:
-        return reduce(obj)
+        return reduce(obj, self.parts)
 
 
-def reduce(obj: Any) -> Any:
+def reduce(obj: Any, parts: Parts | None = None) -> Any:
     """Return how to pickle all of an object, or ``NotImplemented`` if its own way does.
 
     NumPy leaves out attributes of subclasses, pyarrow how many rows there are without columns. Of views of
-    memory, cloudpickle makes bytes.
+    memory, cloudpickle makes bytes. Tensors are copied by their own way; it is taken without ``parts``.
     """
     kind = type(obj)
     if kind is memoryview:
         data = obj if obj.c_contiguous else obj.tobytes()
         return view_of, (pickle.PickleBuffer(data), *layout_of(obj))
+    if parts is not None and (of_torch := parts.reduce(obj)) is not NotImplemented:
+        return of_torch
     numpy = sys.modules.get("numpy")
     if numpy is not None and issubclass(kind, numpy.ndarray):
         return NotImplemented if kind is numpy.ndarray else _of_array(numpy, kind, obj)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import sys
 from typing import Any
 
 from treadle.pickling import _by_value, _lossless
@@ -14,13 +13,12 @@ __all__ = ["decode", "encode"]
 # crates/python/binding, `encode.rs`
 _PICKLE = 0
 _MEMORYVIEW = 4
+_TENSOR = 5
 
 # Smaller buffers stay in the stream of pickle: a frame of their own costs more than the copy.
 _SMALLEST = 512
 # `MAX_FRAMES` of crates/transfer/core, but for the stream, and for what messages of a cluster put before it.
 _MAX_BUFFERS = (1 << 16) - 16
-# Device of DLPack: the memory of the CPU.
-_CPU = 1
 
 Encoded = tuple[int, bytes, list[Any]]
 
@@ -28,17 +26,21 @@ Encoded = tuple[int, bytes, list[Any]]
 def encode(obj: Any, as_array: bool) -> Any:
     """Return ``(kind, first frame, buffers)``, or a NumPy array to send instead.
 
-    ``as_array``: a tensor of another library is sent as an array. It stays what it is otherwise.
+    ``as_array``: an array of another library is sent so that it can be received into an array, and tensors of
+    devices are refused. Otherwise these libraries pickle them.
     """
     if isinstance(obj, memoryview):
         return _encode_memoryview(obj)
     if type(obj).__module__ == "pyarrow.lib":
         obj = _compact(obj)
-    elif as_array and _is_foreign_tensor(obj):
-        import numpy as np
+    elif as_array and hasattr(type(obj), "__dlpack__"):
+        from treadle.transfer import _tensors
 
-        return np.from_dlpack(obj)
-    return _pickle(obj)
+        viewed = _tensors.encode(obj)
+        if viewed is not None:
+            array, name = viewed
+            return array if name is None else (_TENSOR, name, [array])
+    return _pickle(obj, as_array)
 
 
 def decode(kind: int, frames: list[Any]) -> Any:
@@ -64,17 +66,11 @@ def _is_plain(obj: Any) -> bool:
     return kind in PLAIN
 
 
-def _pickle(obj: Any) -> Encoded:
+def _pickle(obj: Any, cpu_only: bool) -> Encoded:
     if _is_plain(obj):
         return _PICKLE, pickle.dumps(obj, protocol=5), []
-    stream, buffers = _by_value.dumps_apart(obj, _is_apart, _MAX_BUFFERS)
+    stream, buffers = _by_value.dumps_apart(obj, _SMALLEST, _MAX_BUFFERS, cpu_only=cpu_only)
     return _PICKLE, stream, buffers
-
-
-def _is_apart(buffer: pickle.PickleBuffer) -> bool:
-    """Whether a buffer is a frame of its own."""
-    with memoryview(buffer) as view:
-        return view.nbytes >= _SMALLEST and view.contiguous
 
 
 def _encode_memoryview(view: memoryview) -> Encoded:
@@ -105,14 +101,3 @@ def _compact(obj: Any) -> Any:
         compact = reader.read_next_batch() if is_batch else reader.read_all()
     # Extension types that are not registered do not come back from a stream; pickled they do.
     return compact if compact.schema == obj.schema else obj
-
-
-def _is_foreign_tensor(obj: Any) -> bool:
-    """Whether the object is a tensor in the CPU's memory, and not NumPy's."""
-    cls = type(obj)
-    if not hasattr(cls, "__dlpack__") or not hasattr(cls, "__dlpack_device__"):
-        return False
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(obj, numpy.ndarray):
-        return False
-    return bool(obj.__dlpack_device__()[0] == _CPU)

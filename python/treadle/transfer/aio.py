@@ -31,7 +31,6 @@ from treadle.transfer._errors import ConnectionClosed, TransferCancelled
 from treadle.transfer._options import ConnectOptions, ListenOptions
 
 if TYPE_CHECKING:
-    import numpy as np
     from typing_extensions import Unpack
 
 __all__ = ["Connection", "Listener", "Transfer", "connect", "listen"]
@@ -320,12 +319,12 @@ class Connection:
 
     async def recv_into(
         self,
-        array: np.ndarray[Any, Any],
+        array: T,
         *,
         timeout: float | None = None,
         progress: Progress = None,
-    ) -> np.ndarray[Any, Any]:
-        """Wait for the next object, which must be an array, and receive it into ``array``."""
+    ) -> T:
+        """Wait for the next object, an array or tensor of the same type and shape, and receive it into ``array``."""
         receiving = self._receive(array, progress)
         await _within(timeout, f"receiving from {self.address}", receiving)
         return array
@@ -335,13 +334,13 @@ class Connection:
         receiving = self._receive_many(max)
         return await _within(timeout, f"receiving from {self.address}", receiving)
 
-    async def _receive(self, array: np.ndarray[Any, Any] | None, progress: Progress) -> Any:
+    async def _receive(self, array: Any, progress: Progress) -> Any:
         while True:
             with suppress(TransferCancelled):
                 return await self._receive_one(array, progress)
             # The peer has given it up.
 
-    async def _receive_one(self, array: np.ndarray[Any, Any] | None, progress: Progress) -> Any:
+    async def _receive_one(self, array: Any, progress: Progress) -> Any:
         async with self._turn:
             incoming = await self._notices.until(self._native._try_next)
         try:

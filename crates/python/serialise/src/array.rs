@@ -1,10 +1,10 @@
 //! Arrays of NumPy on the wire: a small header, and the elements as they are in memory.
 
 use crate::buffer::ExportedBuffer;
-use crate::encode::{ARRAY, Encoded};
+use crate::encode::{ARRAY, Encoded, TENSOR};
 use crate::memory::Memory;
 use bytes::Bytes;
-use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -29,6 +29,10 @@ struct Numpy {
     name_of: Py<PyAny>,
     /// `treadle.transfer._dtypes.dtype_of`
     dtype_of: Py<PyAny>,
+    /// `treadle.transfer._tensors.make`
+    make: Py<PyAny>,
+    /// `treadle.transfer._tensors.view_of`
+    view_of: Py<PyAny>,
     copyto: Py<PyAny>,
 }
 
@@ -39,10 +43,13 @@ fn numpy(py: Python<'_>) -> PyResult<&Numpy> {
     NUMPY.get_or_try_init(py, || {
         let numpy = py.import("numpy")?;
         let dtypes = py.import("treadle.transfer._dtypes")?;
+        let tensors = py.import("treadle.transfer._tensors")?;
         Ok(Numpy {
             ndarray: numpy.getattr("ndarray")?.cast_into::<PyType>()?.unbind(),
             name_of: dtypes.getattr("name_of")?.unbind(),
             dtype_of: dtypes.getattr("dtype_of")?.unbind(),
+            make: tensors.getattr("make")?.unbind(),
+            view_of: tensors.getattr("view_of")?.unbind(),
             copyto: numpy.getattr("copyto")?.unbind(),
         })
     })
@@ -130,6 +137,22 @@ pub(crate) fn encode(array: &Bound<'_, PyAny>, began: Instant) -> PyResult<Optio
         Ok(held) => encode_held(held, name.as_bytes(), began),
         Err(_) => encode_copy(array, name.as_bytes(), began)?,
     }))
+}
+
+/// The frames of an array of another library, whose memory `view`, an array of NumPy, views; `name` is that of
+/// the library and its type.
+///
+/// # Errors
+/// The view is not contiguous.
+pub(crate) fn encode_named(
+    view: &Bound<'_, PyAny>,
+    name: &[u8],
+    began: Instant,
+) -> PyResult<Encoded> {
+    Ok(Encoded {
+        kind: TENSOR,
+        ..encode_held(ExportedBuffer::new(view, false)?, name, began)
+    })
 }
 
 /// The frames of an array that view its memory; `None` where they would be a copy.
@@ -229,13 +252,7 @@ pub(crate) fn decode<'py>(
     frames: Vec<Frame>,
     keeps: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let [header, elements] = <[Frame; 2]>::try_from(frames).map_err(|_| malformed())?;
-    let header = Header::decode(header.as_slice()).ok_or_else(malformed)?;
-    let dtype = header.dtype(py)?;
-    if header.bytes(&dtype)? > elements.len() {
-        return Err(malformed());
-    }
-    let memory = Bound::new(py, Memory::new(elements)?)?;
+    let (header, dtype, memory) = parts(py, frames)?;
     let shape = PyTuple::new(py, &header.shape)?;
     let order = if header.fortran {
         intern!(py, "F")
@@ -250,6 +267,30 @@ pub(crate) fn decode<'py>(
     Ok(array)
 }
 
+/// An array of another library.
+pub(crate) fn decode_tensor(py: Python<'_>, frames: Vec<Frame>) -> PyResult<Bound<'_, PyAny>> {
+    let (header, _, memory) = parts(py, frames)?;
+    let name = PyBytes::new(py, &header.dtype);
+    let shape = PyTuple::new(py, &header.shape)?;
+    let arguments = (name, memory, shape, header.fortran);
+    numpy(py)?.make.bind(py).call1(arguments)
+}
+
+/// What the frames of an array say, its type, and its elements.
+fn parts<'py>(
+    py: Python<'py>,
+    frames: Vec<Frame>,
+) -> PyResult<(Header, Bound<'py, PyAny>, Bound<'py, Memory>)> {
+    let [header, elements] = <[Frame; 2]>::try_from(frames).map_err(|_| malformed())?;
+    let header = Header::decode(header.as_slice()).ok_or_else(malformed)?;
+    let dtype = header.dtype(py)?;
+    if header.bytes(&dtype)? > elements.len() {
+        return Err(malformed());
+    }
+    let memory = Bound::new(py, Memory::new(elements)?)?;
+    Ok((header, dtype, memory))
+}
+
 /// An array to receive into.
 pub struct Destination {
     held: Arc<ExportedBuffer>,
@@ -258,7 +299,7 @@ pub struct Destination {
 }
 
 impl Destination {
-    /// The memory of `array`.
+    /// The memory of `array`: one of NumPy, or of a library that lets NumPy view its memory.
     ///
     /// # Errors
     /// When it is no array that can be written, or its memory is not contiguous.
@@ -266,10 +307,8 @@ impl Destination {
         let py = array.py();
         let numpy = numpy(py)?;
         if !array.is_instance(numpy.ndarray.bind(py))? {
-            return Err(PyTypeError::new_err(format!(
-                "recv_into needs a NumPy array, not {}",
-                array.get_type().name()?
-            )));
+            let view = numpy.view_of.bind(py).call1((array,))?;
+            return Self::new(&view);
         }
         let dtype = array.getattr(intern!(py, "dtype"))?;
         if numpy.name_of.bind(py).call1((&dtype,))?.is_none() {
@@ -301,7 +340,7 @@ impl Destination {
         let (kind, sizes) = incoming.header();
         let header = incoming
             .inline_frame(0)
-            .filter(|_| kind == ARRAY && sizes.len() == 2)
+            .filter(|_| matches!(kind, ARRAY | TENSOR) && sizes.len() == 2)
             .and_then(|frame| Header::decode(&frame));
         let Some(header) = header else {
             return Err(PyValueError::new_err(format!(

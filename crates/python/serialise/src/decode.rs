@@ -1,7 +1,7 @@
 //! From received frames to a Python object.
 
 use crate::array;
-use crate::encode::{ARRAY, BYTEARRAY, BYTES, PICKLE};
+use crate::encode::{ARRAY, BYTEARRAY, BYTES, PICKLE, TENSOR};
 use crate::memory::Memory;
 use bytes::Bytes;
 use pyo3::exceptions::PyMemoryError;
@@ -103,6 +103,7 @@ fn decode_frames<'py>(
     match kind {
         BYTES => bytes(py, frames.first()).map(Bound::into_any),
         ARRAY => array::decode(py, frames, keeps),
+        TENSOR => array::decode_tensor(py, frames),
         BYTEARRAY => {
             let frame = frames.first().map_or(&[][..], Frame::as_slice);
             Ok(PyByteArray::new(py, frame).into_any())

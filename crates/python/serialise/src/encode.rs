@@ -17,6 +17,8 @@ pub(crate) const ARRAY: u32 = 2;
 /// `bytearray`.
 pub(crate) const BYTEARRAY: u32 = 3;
 // 4, a `memoryview`, is known to `treadle.transfer._serialise` alone.
+/// An array of another library: as one of NumPy, but for the name of its type (`treadle.transfer._tensors`).
+pub(crate) const TENSOR: u32 = 5;
 
 /// An object as it is sent.
 #[derive(Clone)]
@@ -48,8 +50,8 @@ pub fn encode(object: &Bound<'_, PyAny>) -> PyResult<Encoded> {
     encode_as(object, false)
 }
 
-/// As [`encode`], but a tensor of another library, in the memory of the CPU, is sent as the array of
-/// NumPy that views it ([`__dlpack__`](https://dmlc.github.io/dlpack)).
+/// As [`encode`], but an array of another library, in the memory of the CPU, is sent as one of NumPy is, so
+/// that it can be received into an array.
 ///
 /// # Errors
 /// When it cannot be pickled.
@@ -113,6 +115,14 @@ fn general(object: &Bound<'_, PyAny>, as_array: bool) -> PyResult<Encoded> {
     }
     let (kind, stream, buffers): (u32, Bound<'_, PyAny>, Vec<Bound<'_, PyAny>>) =
         encoded.cast::<PyTuple>()?.extract()?;
+    if kind == TENSOR {
+        let name = stream.cast::<PyBytes>()?;
+        let encoded = array::encode_named(&buffers[0], name.as_bytes(), began)?;
+        return Ok(Encoded {
+            serialise,
+            ..encoded
+        });
+    }
     let mut frames = Vec::with_capacity(1 + buffers.len());
     frames.push(ExportedBuffer::new(&stream, false)?.into_bytes());
     for buffer in &buffers {

@@ -5,8 +5,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use bytes::Bytes;
+use treadle_memory::{Buffer, MemoryError, Pool};
 use treadle_reactor::Wait;
-use treadle_transfer::layout::{ALIGNMENT, Layout, Place};
+use treadle_transfer::layout::{Layout, Place};
 use treadle_transfer::{Event, Failure, TransferId};
 
 use crate::error::NetError;
@@ -42,34 +43,52 @@ pub struct Sending {
 }
 
 /// The regions of an object: large frames as they are, small ones gathered.
-pub(crate) fn gather(frames: &[Bytes], layout: &Layout) -> Vec<Bytes> {
+///
+/// # Errors
+/// There is no memory to gather them in.
+pub(crate) fn gather(frames: &[Bytes], layout: &Layout) -> Result<Vec<Bytes>, MemoryError> {
     let mut regions = vec![Bytes::new(); layout.regions.len()];
-    let mut slab: Option<(u32, Vec<u8>)> = None;
-    let close = |slab: &mut Option<(u32, Vec<u8>)>, regions: &mut Vec<Bytes>| {
-        if let Some((region, bytes)) = slab.take() {
-            regions[region as usize] = bytes.into();
+    let mut slab: Option<Slab> = None;
+    let close = |slab: &mut Option<Slab>, regions: &mut Vec<Bytes>| {
+        if let Some(slab) = slab.take() {
+            regions[slab.region as usize] = slab.buffer.into_bytes();
         }
     };
     for (frame, place) in frames.iter().zip(&layout.places) {
         let Place::Region { region, offset } = *place else {
             continue;
         };
-        if frame.len() as u64 == layout.regions[region as usize] {
+        let length = layout.regions[region as usize] as usize;
+        if frame.len() == length {
             regions[region as usize] = frame.clone();
             continue;
         }
-        if slab.as_ref().is_none_or(|(open, _)| *open != region) {
+        let is_open = slab.as_ref().is_some_and(|slab| slab.region == region);
+        if !is_open {
             close(&mut slab, &mut regions);
-            let length = layout.regions[region as usize] as usize;
-            slab = Some((region, Vec::with_capacity(length)));
+            slab = Some(Slab {
+                region,
+                buffer: Pool::global().buffer(length)?,
+                filled: 0,
+            });
         }
-        let (_, bytes) = slab.as_mut().expect("opened above");
-        bytes.resize(bytes.len().next_multiple_of(ALIGNMENT as usize), 0);
-        debug_assert_eq!(bytes.len() as u64, offset);
-        bytes.extend_from_slice(frame);
+        let slab = slab.as_mut().expect("opened above");
+        let (start, end) = (offset as usize, offset as usize + frame.len());
+        let memory = slab.buffer.as_mut_slice();
+        // What was there before is nobody else's business.
+        memory[slab.filled..start].fill(0);
+        memory[start..end].copy_from_slice(frame);
+        slab.filled = end;
     }
     close(&mut slab, &mut regions);
-    regions
+    Ok(regions)
+}
+
+/// Small frames that travel as one region. Its memory is pooled: fresh pages cost more than the copy.
+struct Slab {
+    region: u32,
+    buffer: Buffer,
+    filled: usize,
 }
 
 pub(crate) fn inline_frames<'a>(

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_reactor::{Driver, Interest, Readiness, Source, Token};
+use treadle_transfer::layout::EXTENT;
 use treadle_transfer::{Event, Extent, StripeId};
 
 use crate::checksum::crc32c_of_cold;
@@ -15,9 +16,11 @@ use crate::peer::Shared;
 use crate::stream::{Stream, would_block};
 use crate::wire::{EXTENT_HEADER, encode_extent};
 
-/// Extents taken at a time: with their checksums computed, they are still in the second-level cache
-/// when the kernel copies them.
-const BATCH: usize = 2;
+/// Bytes of extents taken at a time: with their checksums computed, they are still in the second-level
+/// cache when the kernel copies them.
+const BATCH: u64 = 2 * EXTENT;
+/// Extents taken at a time, where they are shorter.
+const MOST: usize = 8;
 /// Bytes written in one turn of the leader.
 const TURN: usize = 256 * 1024;
 
@@ -173,10 +176,10 @@ impl OutStripe {
         if drained > 0 {
             self.drained(drained);
         }
-        let mut extents: VecDeque<(Extent, Bytes, bool)> = VecDeque::with_capacity(BATCH);
+        let mut extents: VecDeque<(Extent, Bytes, bool)> = VecDeque::with_capacity(MOST);
         let now = self.shared.now();
         self.shared.with(|inner| {
-            inner.next_extents(self.stripe, BATCH, now, &mut extents);
+            inner.next_extents(self.stripe, (MOST, BATCH), now, &mut extents);
             if extents.is_empty() {
                 // Under the lock, so that a wake-up that comes now is not lost.
                 let waits = writer.stream.wants_write() || self.retired.load(Ordering::Acquire);
@@ -197,7 +200,7 @@ impl OutStripe {
 
 impl Writer {
     fn write(&mut self) -> io::Result<usize> {
-        let mut slices = [IoSlice::new(&[]); 2 * BATCH];
+        let mut slices = [IoSlice::new(&[]); 2 * MOST];
         let mut count = 0;
         let mut skip = self.written;
         for piece in &self.pieces {

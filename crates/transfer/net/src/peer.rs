@@ -262,7 +262,7 @@ impl Peer {
     /// As [`Peer::send`], with options.
     ///
     /// # Errors
-    /// For an object with too many frames or bytes.
+    /// For an object with too many frames or bytes, and where memory lacks to gather the small ones.
     pub fn send_with(
         &self,
         kind: u32,
@@ -272,7 +272,7 @@ impl Peer {
         let started = Instant::now();
         let sizes: Vec<u64> = frames.iter().map(|frame| frame.len() as u64).collect();
         let layout = Layout::of(&sizes)?;
-        let regions = gather(frames, &layout);
+        let regions = gather(frames, &layout)?;
         let completion = Arc::new(Completion {
             outcome: OnceLock::new(),
             written: AtomicU64::new(0),

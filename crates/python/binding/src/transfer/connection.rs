@@ -128,9 +128,10 @@ impl TransferConnection {
 
     /// Send an object; returns when its memory may be used again.
     ///
-    /// NumPy arrays, Arrow data, and whatever pickle's protocol 5 can take out of its stream go from
-    /// their own memory, without a copy, and must not be written to meanwhile. An array that is not
-    /// contiguous is copied once. Objects of DLPack in the CPU's memory are sent as NumPy arrays.
+    /// NumPy arrays, tensors of torch, Arrow data, and whatever pickle's protocol 5 can take out of its
+    /// stream go from their own memory, without a copy, and must not be written to meanwhile. An array that
+    /// is not contiguous is copied once. Arrays of other libraries with DLPack, in the CPU's memory, arrive
+    /// as those of the library if it has a namespace of the array API standard, and as NumPy's otherwise.
     ///
     /// Parameters
     /// ----------
@@ -150,6 +151,8 @@ impl TransferConnection {
     ///     The peer is gone (``ConnectionClosed``: in order).
     /// CorruptData
     ///     Its bytes were damaged on the way again and again.
+    /// TypeError
+    ///     It cannot be pickled, or a tensor in it is on a device.
     #[pyo3(signature = (obj, *, timeout=None, progress=None))]
     fn send(
         &self,

@@ -47,6 +47,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<sending::Transfer>()?;
     module.add_class::<receiving::Receiving>()?;
     module.add_class::<treadle_serialise::Memory>()?;
+    module.add_class::<treadle_serialise::ForeignMemory>()?;
+    module.add_class::<treadle_serialise::Apart>()?;
     module.add_function(wrap_pyfunction!(listener::transfer_listen, module)?)?;
     module.add_function(wrap_pyfunction!(refuse_forked, module)?)?;
     module.add_function(wrap_pyfunction!(spun_seconds, module)?)?;

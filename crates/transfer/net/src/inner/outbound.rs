@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use treadle_transfer::layout::EXTENT;
 use treadle_transfer::{Event, Extent, Failure, StripeId, TransferId};
 
 use super::{Garbage, Inner};
@@ -79,15 +80,18 @@ impl Inner {
         self.send(object, outbound, event, now);
     }
 
-    /// The next extents for a stripe, with their bytes, and whether these need a checksum.
+    /// The next extents for a stripe, at most so many of so many bytes, with their bytes, and whether these
+    /// need a checksum.
     pub(crate) fn next_extents(
         &mut self,
         stripe: StripeId,
-        most: usize,
+        (most, most_bytes): (usize, u64),
         now: Duration,
         into: &mut VecDeque<(Extent, Bytes, bool)>,
     ) {
+        let mut taken = 0;
         while into.len() < most
+            && taken + EXTENT <= most_bytes
             && let Some(extent) = self.pair.next_extent(stripe, now)
         {
             let Some(outbound) = self.outgoing.get(&extent.object) else {
@@ -100,6 +104,7 @@ impl Inner {
                     .written
                     .fetch_add(extent.length, Ordering::Relaxed);
             }
+            taken += extent.length;
             into.push_back((extent, bytes, outbound.is_checked));
         }
     }

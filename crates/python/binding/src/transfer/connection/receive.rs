@@ -142,7 +142,7 @@ fn at_most(max: Option<&Bound<'_, PyAny>>) -> PyResult<usize> {
 impl TransferConnection {
     /// Wait for the next object. What the peer gives up is left out.
     ///
-    /// NumPy arrays can be written to, are aligned to 64 bytes, and have memory of their own; inside
+    /// NumPy arrays and tensors can be written to, are aligned to 64 bytes, and have memory of their own; inside
     /// of other objects they are read-only if they were so at the sender. ``bytes`` and ``bytearray``
     /// are copied once. Arrow data are read-only.
     ///
@@ -191,7 +191,7 @@ impl TransferConnection {
         Ok(object)
     }
 
-    /// Wait for the next object, which must be an array, and receive it into ``array``.
+    /// Wait for the next object, which must be an array or a tensor, and receive it into ``array``.
     ///
     /// Bytes go from the socket into the array. Only what came before anybody asked for it
     /// (``prefetch``, see :func:`treadle.transfer.connect`) is copied once, as is what came as shared
@@ -199,15 +199,15 @@ impl TransferConnection {
     ///
     /// Parameters
     /// ----------
-    /// array : numpy.ndarray
-    ///     Writable, and of the same dtype, shape, and order (C or Fortran) as the array that was
-    ///     sent.
+    /// array : numpy.ndarray, torch.Tensor, or another array that DLPack lets be written
+    ///     Of the same dtype, shape, and order (C or Fortran) as the array that was sent. A tensor must
+    ///     not require a gradient.
     /// timeout, progress
     ///     As for :meth:`recv`.
     ///
     /// Returns
     /// -------
-    /// numpy.ndarray
+    /// numpy.ndarray or torch.Tensor
     ///     ``array``.
     ///
     /// Raises

@@ -53,6 +53,21 @@ pub(super) fn start<S: Session>(
     }))
 }
 
+/// The sessions of a registration.
+struct Sessions<S> {
+    now: Option<S>,
+    /// One that was given up, and has the entry still: it ends when the entry is another one's.
+    before: Option<S>,
+}
+
+impl<S> Sessions<S> {
+    fn put_aside(&mut self) {
+        if let Some(session) = self.now.take() {
+            self.before.get_or_insert(session);
+        }
+    }
+}
+
 struct Task<T> {
     shared: Arc<Shared<State>>,
     location: String,
@@ -63,7 +78,10 @@ struct Task<T> {
 
 impl<T> Task<T> {
     async fn run<S: Session<Target = T>>(&self) {
-        let mut session = None;
+        let mut sessions = Sessions {
+            now: None,
+            before: None,
+        };
         let mut events = vec![RegisteringEvent::Tick];
         loop {
             let mut effects = Vec::new();
@@ -72,26 +90,25 @@ impl<T> Task<T> {
                 deadline = self.handle(event, &mut effects);
             }
             for effect in effects {
-                events.extend(self.carry_out::<S>(effect, &mut session).await);
+                events.extend(self.carry_out(effect, &mut sessions).await);
             }
             if self.shared.lock().machine.is_over() {
                 return;
             }
             if events.is_empty() {
                 events = tokio::select! {
-                    change = next(&mut session) => self.noticed(change),
+                    change = next(&mut sessions.now) => self.noticed(change),
                     () = self.shared.sleep(deadline) => vec![RegisteringEvent::Tick],
                     () = self.shared.wake.notified() => self.said(),
                 };
             }
-            let is_lost = |event: &RegisteringEvent| {
-                matches!(
-                    event,
-                    RegisteringEvent::Ended(_) | RegisteringEvent::Failed(_)
-                )
-            };
-            if events.iter().any(is_lost) {
-                session = None;
+            for event in &events {
+                match event {
+                    RegisteringEvent::Ended(_) => sessions.now = None,
+                    RegisteringEvent::Failed(_) => sessions.put_aside(),
+                    RegisteringEvent::Written => self.close(&mut sessions.before).await,
+                    _ => {}
+                }
             }
         }
     }
@@ -105,7 +122,6 @@ impl<T> Task<T> {
         let mut state = self.shared.lock();
         let before = state.machine.standing().clone();
         state.machine.handle(event, self.shared.now(), effects);
-        debug_assert_eq!(state.machine.check(), Ok(()));
         let standing = state.machine.standing();
         if *standing != before {
             self.log(standing);
@@ -118,20 +134,21 @@ impl<T> Task<T> {
     async fn carry_out<S: Session<Target = T>>(
         &self,
         effect: RegisteringEffect,
-        session: &mut Option<S>,
+        sessions: &mut Sessions<S>,
     ) -> Option<RegisteringEvent> {
         use RegisteringEffect as Effect;
-        let answer = match (effect, session.as_mut()) {
+        let answer = match (effect, sessions.now.as_mut()) {
             (Effect::Close, _) => {
-                self.close(session).await;
+                self.close(&mut sessions.now).await;
+                self.close(&mut sessions.before).await;
                 return None;
             }
             (Effect::Connect, _) => {
-                self.close(session).await;
+                sessions.put_aside();
                 let connect = S::connect(&self.target);
                 let connected = limited(&self.location, self.answer, connect).await;
                 connected.map(|connected| {
-                    *session = Some(connected);
+                    sessions.now = Some(connected);
                     RegisteringEvent::Connected
                 })
             }

@@ -19,27 +19,30 @@ impl Watching {
         );
         let mut agenda = BTreeSet::new();
         for (name, server) in &self.servers {
-            if let Some(entry) = &server.entry {
+            ensure_eq!(
+                server.counts,
+                server.latest(),
+                "which life of {name} counts"
+            );
+            for (incarnation, entry) in &server.lives {
                 ensure_eq!(&entry.name, name, "the name of an entry");
-                ensure_eq!(
-                    entry.incarnation,
-                    server.latest,
-                    "the incarnation of {name}"
-                );
-                ensure!(
-                    server.is_listed != server.held_until.is_some(),
-                    "{name} is there, and neither listed nor held back, or both"
-                );
-            } else {
-                ensure!(!server.is_listed, "{name} is listed, and not there");
-                ensure!(
-                    server.due.is_some(),
-                    "{name} has left, and is never forgotten"
-                );
+                ensure_eq!(entry.incarnation, *incarnation, "the incarnation of {name}");
             }
             ensure!(
-                server.missing_until.is_none() || server.is_listed,
-                "{name} is missing, and not listed"
+                server
+                    .missing
+                    .keys()
+                    .all(|life| server.lives.contains_key(life)),
+                "a life of {name} is missing, and was not there"
+            );
+            let (is_there, is_held) = (server.counts.is_some(), server.held_until.is_some());
+            ensure!(
+                is_there == (server.is_listed != is_held) && (is_there || !is_held),
+                "{name} is neither listed nor held back, or both, or not there"
+            );
+            ensure!(
+                is_there || server.due.is_some(),
+                "{name} has left, and is never forgotten"
             );
             agenda.extend(server.due.map(|due| (due, name.clone())));
         }

@@ -5,7 +5,8 @@ use std::time::Duration;
 /// Times and limits of the machines.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Config {
-    /// The pause after a first failed attempt, and the longest. Each is twice the one before, and between half of
+    /// The pause after a first failed attempt, and the longest: with an answer that is late it must be shorter than a
+    /// session, so that a server is back before the registry drops it. Each is twice the one before, and between half of
     /// that and all of it, so that not all come back at once.
     pub first_pause: Duration,
     pub longest_pause: Duration,
@@ -15,6 +16,8 @@ pub struct Config {
     pub answer: Duration,
     /// How long a session that was interrupted is waited for.
     pub interruption: Duration,
+    /// How long a server that has gone stays in the list: it may be about to come back with another session.
+    pub linger: Duration,
     /// How long a server that is missing after an interruption stays in the list. It must be able to register again
     /// within that: longer than the session's timeout and the longest pause together.
     pub grace: Duration,
@@ -36,10 +39,11 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             first_pause: Duration::from_millis(500),
-            longest_pause: Duration::from_secs(15),
+            longest_pause: Duration::from_secs(8),
             session: Duration::from_secs(15),
             answer: Duration::from_secs(5),
             interruption: Duration::from_secs(30),
+            linger: Duration::from_secs(3),
             grace: Duration::from_secs(60),
             flaps: 5,
             window: Duration::from_secs(600),
@@ -57,10 +61,10 @@ treadle_guards::guards! {
     pub enum Guard {
         /// Of two servers with one name, that of the later incarnation counts.
         Incarnation,
-        /// An earlier incarnation does not come back when the later one has left.
-        Fence,
         /// A server that is missing after an interruption may be registering again.
         Grace,
+        /// A server that has gone may have another session already.
+        Linger,
         /// A server that leaves again and again is held back.
         Flapping,
         /// A list that may be old is not called current.

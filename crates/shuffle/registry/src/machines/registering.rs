@@ -53,7 +53,7 @@ pub enum RegisteringEvent {
 /// What is to be done, in this order. Each but `Close` is answered by an event.
 #[derive(Clone, PartialEq, Debug)]
 pub enum RegisteringEffect {
-    /// Begin a session, after closing the one before.
+    /// Begin a session. The one before ends when this one has written the entry.
     Connect,
     /// Read which servers with this name are registered.
     ReadRivals,

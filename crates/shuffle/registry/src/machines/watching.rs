@@ -21,6 +21,9 @@ use crate::entry::{Entry, Key};
 /// The most nodes that are remembered because they could not be read.
 const MOST_UNREADABLE: usize = 1_000;
 
+/// The most lives of one name.
+const MOST_LIVES: usize = 16;
+
 /// What happened.
 #[derive(Clone, PartialEq, Debug)]
 pub enum WatchingEvent {
@@ -108,21 +111,37 @@ pub(super) enum Step {
 }
 
 /// What is known of a name.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Server {
-    /// The latest incarnation that was seen.
-    pub(super) latest: u64,
-    /// Its entry, as long as it is there.
-    pub(super) entry: Option<Arc<Entry>>,
-    /// Whether it is in the list.
+    /// The lives that are there, by incarnation.
+    pub(super) lives: BTreeMap<u64, Arc<Entry>>,
+    /// Those of them that have gone, and when they are dropped.
+    pub(super) missing: BTreeMap<u64, Duration>,
+    /// The one that counts.
+    pub(super) counts: Option<u64>,
+    /// Whether that is in the list.
     pub(super) is_listed: bool,
-    /// It was missing when the list was read, and is in the list until then.
-    pub(super) missing_until: Option<Duration>,
-    /// Not listed until then.
+    /// It is not listed until then.
     pub(super) held_until: Option<Duration>,
     pub(super) flaps: Flaps,
     /// When it is looked at again, as in the agenda.
     pub(super) due: Option<Duration>,
+}
+
+impl Server {
+    pub(super) fn listed(&self) -> Option<&Arc<Entry>> {
+        let listed = self.counts.filter(|_| self.is_listed);
+        listed.and_then(|incarnation| self.lives.get(&incarnation))
+    }
+
+    /// Of several lives, the latest counts.
+    pub(super) fn latest(&self) -> Option<u64> {
+        let mut lives = self.lives.keys();
+        match Guard::Incarnation.holds() {
+            true => lives.next_back().copied(),
+            false => lives.next().copied(),
+        }
+    }
 }
 
 /// The machine of a watch.
@@ -157,10 +176,10 @@ impl Watching {
 
     /// The list.
     pub fn list(&self, now: Duration) -> List {
-        let listed = self.servers.values().filter(|server| server.is_listed);
+        let listed = self.servers.values().filter_map(Server::listed);
         let is_current = self.is_current();
         List {
-            entries: listed.filter_map(|server| server.entry.clone()).collect(),
+            entries: listed.cloned().collect(),
             age: (!is_current).then(|| self.last_current.map(|last| now.saturating_sub(last))),
             why: self.stale.clone().filter(|_| !is_current),
         }
@@ -253,6 +272,16 @@ impl Watching {
             self.last_current = Some(now);
         }
         self.step = step;
+        // Nobody is dropped before the list was read again.
+        let servers = self.servers.iter_mut();
+        let gone = servers.filter(|(_, server)| !server.missing.is_empty());
+        let names: Vec<_> = gone
+            .map(|(name, server)| {
+                server.missing.clear();
+                name.clone()
+            })
+            .collect();
+        names.iter().for_each(|name| self.schedule(name));
         if self.stale.as_ref() != Some(&failure) {
             self.stale = Some(failure.clone());
             effects.push(WatchingEffect::Tell(News::Stale(failure)));
@@ -275,31 +304,22 @@ impl Watching {
         for entry in entries {
             self.put(entry, now, effects);
         }
-        let known = self.servers.iter().filter_map(|(name, server)| {
-            let key = Key {
+        let lives = self.servers.iter().flat_map(|(name, server)| {
+            server.lives.keys().map(|&incarnation| Key {
                 name: name.clone(),
-                incarnation: server.latest,
-            };
-            let is_missing = server.entry.is_some() && !there.contains(&key);
-            is_missing.then_some(key)
+                incarnation,
+            })
         });
-        for key in known.collect::<Vec<_>>() {
-            self.missing(&key, now, effects);
+        let missing: Vec<Key> = lives.filter(|key| !there.contains(key)).collect();
+        let stay = match Guard::Grace.holds() {
+            true => self.config.grace,
+            false => Duration::ZERO,
+        };
+        for key in missing {
+            self.miss(&key, stay, now, effects);
         }
         self.last_current = Some(now);
         self.become_current(effects);
-    }
-
-    /// A server was not in the list that was read.
-    fn missing(&mut self, key: &Key, now: Duration, effects: &mut Vec<WatchingEffect>) {
-        let until = now + self.config.grace;
-        match self.servers.get_mut(&key.name) {
-            Some(server) if server.is_listed && Guard::Grace.holds() => {
-                server.missing_until.get_or_insert(until);
-                self.schedule(&key.name);
-            }
-            _ => self.gone(key, now, effects),
-        }
     }
 
     fn skip(&mut self, node: String, why: String, effects: &mut Vec<WatchingEffect>) {
@@ -309,100 +329,107 @@ impl Watching {
     }
 
     fn put(&mut self, entry: Arc<Entry>, now: Duration, effects: &mut Vec<WatchingEffect>) {
-        let name = &entry.name;
-        let is_new = !self.servers.contains_key(name);
-        if is_new && self.servers.len() >= self.config.most {
-            let why = format!("there are more than {} servers", self.config.most);
-            self.skip(entry.key().to_string(), why, effects);
+        let key = entry.key();
+        let server = self.servers.get(&key.name);
+        let why = match server {
+            None if self.servers.len() >= self.config.most => {
+                Some(format!("there are more than {} servers", self.config.most))
+            }
+            Some(server)
+                if server.lives.len() >= MOST_LIVES
+                    && !server.lives.contains_key(&key.incarnation) =>
+            {
+                Some(format!("more than {MOST_LIVES} servers have this name"))
+            }
+            _ => None,
+        };
+        if let Some(why) = why {
+            self.skip(key.to_string(), why, effects);
             return;
         }
-        let server = self.servers.entry(name.clone()).or_insert_with(|| Server {
-            latest: entry.incarnation,
-            entry: None,
-            is_listed: false,
-            missing_until: None,
-            held_until: None,
-            flaps: Flaps::default(),
-            due: None,
-        });
-        if entry.incarnation < server.latest && Guard::Incarnation.holds() {
-            // Without its entry, the later one has left: an earlier one does not come back.
-            if server.entry.is_some() || Guard::Fence.holds() {
-                if server.entry.is_some() {
-                    let listed = Key {
-                        name: name.clone(),
-                        incarnation: server.latest,
-                    };
-                    let other = entry.key();
-                    effects.push(WatchingEffect::Tell(News::Duplicate { listed, other }));
-                }
-                return;
-            }
+        let server = self.servers.entry(key.name.clone()).or_default();
+        server.missing.remove(&key.incarnation);
+        let before = server.lives.insert(key.incarnation, entry.clone());
+        let counts = server.counts.filter(|_| server.is_listed);
+        if counts == Some(key.incarnation) && before.as_ref() != Some(&entry) {
+            effects.push(WatchingEffect::Tell(News::Updated(entry)));
         }
-        let before = server.entry.as_ref().map(|entry| entry.incarnation);
-        if before.is_some_and(|before| before != entry.incarnation) {
-            self.leave(&entry.name, now, effects);
+        let latest = server.latest();
+        if let Some(incarnation) = latest
+            && !server.missing.contains_key(&incarnation)
+            && incarnation > key.incarnation
+            && self.step == Step::Current
+        {
+            let listed = Key {
+                incarnation,
+                ..key.clone()
+            };
+            effects.push(WatchingEffect::Tell(News::Duplicate {
+                listed,
+                other: key.clone(),
+            }));
         }
-        let Some(server) = self.servers.get_mut(&entry.name) else {
+        self.look(&key.name, now, effects);
+    }
+
+    /// A server was removed, or its session has ended.
+    fn gone(&mut self, key: &Key, now: Duration, effects: &mut Vec<WatchingEffect>) {
+        let stay = match Guard::Linger.holds() {
+            true => self.config.linger,
+            false => Duration::ZERO,
+        };
+        self.miss(key, stay, now, effects);
+    }
+
+    /// A life that is not there is dropped after so long.
+    fn miss(
+        &mut self,
+        key: &Key,
+        stay: Duration,
+        now: Duration,
+        effects: &mut Vec<WatchingEffect>,
+    ) {
+        if let Some(server) = self.servers.get_mut(&key.name)
+            && server.lives.contains_key(&key.incarnation)
+        {
+            let until = server.missing.entry(key.incarnation).or_insert(now + stay);
+            *until = (now + stay).min(*until);
+            self.look(&key.name, now, effects);
+        }
+    }
+
+    /// Decides which life of a server counts, and whether it is listed; and forgets what is over.
+    fn look(&mut self, name: &str, now: Duration, effects: &mut Vec<WatchingEffect>) {
+        let Some(server) = self.servers.get_mut(name) else {
             return;
         };
-        server.latest = entry.incarnation;
-        server.missing_until = None;
-        if server.is_listed && server.entry.as_ref() != Some(&entry) {
-            effects.push(WatchingEffect::Tell(News::Updated(entry.clone())));
-        }
-        let is_new = server.entry.is_none();
-        let key = entry.key();
-        server.entry = Some(entry);
-        if is_new {
-            server.held_until = server.flaps.hold(&self.config, now);
-            if let Some(until) = server.held_until {
+        let key = |incarnation| Key {
+            name: name.to_owned(),
+            incarnation,
+        };
+        let (lives, missing) = (&mut server.lives, &mut server.missing);
+        lives.retain(|incarnation, _| missing.get(incarnation).is_none_or(|until| *until > now));
+        missing.retain(|incarnation, _| lives.contains_key(incarnation));
+        let latest = server.latest();
+        if server.counts != latest {
+            if let Some(before) = std::mem::replace(&mut server.counts, latest) {
+                server.flaps.depart(&self.config, now);
+                if std::mem::take(&mut server.is_listed) {
+                    effects.push(WatchingEffect::Tell(News::Left(key(before))));
+                }
+            }
+            server.held_until = latest.and_then(|_| server.flaps.hold(&self.config, now));
+            if let (Some(incarnation), Some(until)) = (latest, server.held_until) {
                 effects.push(WatchingEffect::Tell(News::HeldBack {
-                    key: key.clone(),
+                    key: key(incarnation),
                     departures: server.flaps.departures(),
                     hold: until - now,
                 }));
             }
         }
-        self.look(&key.name, now, effects);
-    }
-
-    fn gone(&mut self, key: &Key, now: Duration, effects: &mut Vec<WatchingEffect>) {
-        let server = self.servers.get(&key.name);
-        if server.is_some_and(|server| server.entry.is_some() && server.latest == key.incarnation) {
-            self.leave(&key.name, now, effects);
-        }
-    }
-
-    /// The entry of a name is not there any more.
-    fn leave(&mut self, name: &str, now: Duration, effects: &mut Vec<WatchingEffect>) {
-        let Some(server) = self.servers.get_mut(name) else {
-            return;
-        };
-        server.flaps.depart(&self.config, now);
-        server.missing_until = None;
-        server.held_until = None;
-        if let Some(entry) = server.entry.take()
-            && std::mem::take(&mut server.is_listed)
-        {
-            effects.push(WatchingEffect::Tell(News::Left(entry.key())));
-        }
-        self.schedule(name);
-    }
-
-    /// Lists a server that is there and not held back, and drops what is over.
-    fn look(&mut self, name: &str, now: Duration, effects: &mut Vec<WatchingEffect>) {
-        let Some(server) = self.servers.get_mut(name) else {
-            return;
-        };
-        if server.missing_until.is_some_and(|until| until <= now) {
-            self.leave(name, now, effects);
-            return;
-        }
-        if server.held_until.is_some_and(|until| until <= now) {
-            server.held_until = None;
-        }
-        match &server.entry {
+        server.held_until = server.held_until.filter(|until| *until > now);
+        let entry = latest.and_then(|latest| server.lives.get(&latest));
+        match entry {
             Some(entry) if !server.is_listed && server.held_until.is_none() => {
                 server.is_listed = true;
                 effects.push(WatchingEffect::Tell(News::Joined(entry.clone())));
@@ -424,11 +451,10 @@ impl Watching {
         let Some(server) = self.servers.get_mut(name) else {
             return;
         };
-        let forgotten = server
-            .entry
-            .is_none()
-            .then(|| server.flaps.forgotten_at(&self.config));
-        let due = [server.missing_until, server.held_until, forgotten];
+        let forgotten = server.flaps.forgotten_at(&self.config);
+        let forgotten = server.lives.is_empty().then_some(forgotten);
+        let missing = server.missing.values().min().copied();
+        let due = [missing, server.held_until, forgotten];
         let due = due.into_iter().flatten().min();
         if due != server.due {
             if let Some(before) = std::mem::replace(&mut server.due, due) {

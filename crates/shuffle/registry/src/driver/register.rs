@@ -78,7 +78,7 @@ struct Task<T> {
 
 impl<T> Task<T> {
     async fn run<S: Session<Target = T>>(&self) {
-        let mut sessions = Sessions {
+        let mut sessions: Sessions<S> = Sessions {
             now: None,
             before: None,
         };

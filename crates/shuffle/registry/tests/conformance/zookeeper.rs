@@ -1,0 +1,147 @@
+//! ZooKeeper as a process.
+
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use treadle_shuffle_registry::{Credentials, Location};
+use zookeeper_client::{Acls, Client, CreateMode, Error};
+
+use crate::Kind;
+use crate::process::{Process, free_port, place};
+use crate::watcher::LIMIT;
+
+const PATH: &str = "/treadle/test";
+/// So many nodes are written at once.
+const AT_ONCE: usize = 256;
+
+pub(crate) struct ZooKeeper {
+    folder: TempDir,
+    port: u16,
+    process: Process,
+}
+
+impl ZooKeeper {
+    fn run(folder: &Path, port: u16) -> Process {
+        let settings = folder.join("zoo.cfg");
+        let data = folder.join("data");
+        let text = format!(
+            "dataDir={}\nclientPort={port}\nclientPortAddress=127.0.0.1\ntickTime=500\nmaxClientCnxns=0\n\
+             admin.enableServer=false\n",
+            data.display()
+        );
+        std::fs::write(&settings, text).expect("there is room");
+        let jars = place("TREADLE_TEST_ZOOKEEPER").join("*");
+        let process = Process::start(
+            Command::new("java")
+                .args(["-Xmx512m", "-Dzookeeper.forceSync=no", "-cp"])
+                .arg(jars)
+                .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
+                .arg(&settings),
+        );
+        let end = Instant::now() + LIMIT;
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(Instant::now() < end, "ZooKeeper does not start");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        process
+    }
+
+    /// Does something as somebody else would.
+    fn with<T>(&self, user: Option<&str>, work: impl AsyncFnOnce(Client) -> T) -> T {
+        let mut connector = Client::connector();
+        if let Some(user) = user {
+            connector = connector.with_auth("digest", user.as_bytes());
+        }
+        let hosts = format!("127.0.0.1:{}", self.port);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        runtime.expect("there is a runtime").block_on(async move {
+            let client = connector.connect(&hosts).await;
+            work(client.expect("ZooKeeper is there")).await
+        })
+    }
+}
+
+impl Kind for ZooKeeper {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().expect("there is room");
+        let port = free_port();
+        let process = Self::run(folder.path(), port);
+        Self {
+            folder,
+            port,
+            process,
+        }
+    }
+
+    fn location(&self, port: Option<u16>) -> Location {
+        let port = port.unwrap_or(self.port);
+        let url = format!("zk://127.0.0.1:{port}{PATH}");
+        url.parse().expect("a URL")
+    }
+
+    fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    fn restart(&mut self, forgets: bool) {
+        if forgets {
+            std::fs::remove_dir_all(self.folder.path().join("data")).expect("it is there");
+        }
+        self.process = Self::run(self.folder.path(), self.port);
+    }
+
+    fn write(&self, nodes: &[(String, Vec<u8>)]) {
+        self.with(None, async |client| {
+            let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+            client.mkdir(PATH, &options).await.expect("a folder");
+            for nodes in nodes.chunks(AT_ONCE) {
+                let paths = nodes.iter().map(|(path, _)| format!("{PATH}/{path}"));
+                let paths: Vec<String> = paths.collect();
+                let folder =
+                    |path: &String| path.rsplit_once('/').map_or("", |parts| parts.0).to_owned();
+                let folders: Vec<String> = paths.iter().map(folder).collect();
+                let made: Vec<_> = folders
+                    .iter()
+                    .map(|folder| client.create(folder, &[], &options))
+                    .collect();
+                for made in made {
+                    assert!(matches!(made.await, Ok(_) | Err(Error::NodeExists)));
+                }
+                let written: Vec<_> = paths
+                    .iter()
+                    .zip(nodes)
+                    .map(|(path, (_, bytes))| {
+                        let created = client.create(path, bytes, &options);
+                        (created, client.set_data(path, bytes, None))
+                    })
+                    .collect();
+                for (created, set) in written {
+                    assert!(matches!(created.await, Ok(_) | Err(Error::NodeExists)));
+                    set.await.expect("it is there");
+                }
+            }
+        });
+    }
+
+    fn protect(&self) -> [Credentials; 2] {
+        self.with(Some("treadle:right"), async |client| {
+            let options = CreateMode::Persistent.with_acls(Acls::creator_all());
+            client.mkdir(PATH, &options).await.expect("a folder");
+        });
+        ["right", "mistaken"].map(|password| Credentials {
+            user: Some(("treadle".to_owned(), password.to_owned())),
+            ..Credentials::default()
+        })
+    }
+}
+
+crate::all_cases!(ZooKeeper);

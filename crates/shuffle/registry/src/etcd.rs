@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -58,11 +59,7 @@ pub(crate) fn target(
     for host in &cluster.hosts {
         let mut endpoint = Endpoint::from_shared(format!("{scheme}://{host}"))
             .map_err(wrong)?
-            .connect_timeout(config.answer)
-            // A connection that is cut is noticed while nothing else is sent.
-            .http2_keep_alive_interval(config.session / 3)
-            .keep_alive_timeout(config.session / 3)
-            .keep_alive_while_idle(true);
+            .connect_timeout(config.answer);
         if cluster.tls {
             let authorities = credentials.required_authorities()?;
             let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authorities));
@@ -94,14 +91,16 @@ pub(crate) struct Session {
 struct Tree {
     responses: Streaming<WatchResponse>,
     changes: VecDeque<Change>,
+    /// Asks etcd whether it is there, and returns why it is not.
+    watchdog: JoinSet<String>,
     /// The watch lives as long as its requests may come.
     _requests: mpsc::Sender<WatchRequest>,
 }
 
 struct Lease {
     id: i64,
-    until: Instant,
     length: Duration,
+    until: Instant,
     pause: Interval,
     requests: mpsc::Sender<LeaseKeepAliveRequest>,
     responses: Streaming<LeaseKeepAliveResponse>,
@@ -109,11 +108,7 @@ struct Lease {
 
 impl Session {
     fn request<T>(&self, message: T) -> Request<T> {
-        let mut request = Request::new(message);
-        if let Some(token) = &self.token {
-            request.metadata_mut().insert("token", token.clone());
-        }
-        request
+        request(&self.token, message)
     }
 
     /// The keys that begin so, with the revision at which they were read.
@@ -179,8 +174,8 @@ impl Session {
         pause.set_missed_tick_behavior(MissedTickBehavior::Delay);
         self.lease = Some(Lease {
             id,
-            until: Instant::now() + self.length,
             length: self.length,
+            until: Instant::now() + self.length,
             pause,
             requests,
             responses: responses.into_inner(),
@@ -189,16 +184,53 @@ impl Session {
     }
 }
 
+/// Asks again and again, and returns when there is no answer. A watch by itself does not say that its member of the
+/// cluster is cut off: a read that a majority confirms does. HTTP's own pings are no help either, since etcd ends a
+/// connection that has more than one in five seconds.
+async fn ask(
+    channel: Channel,
+    token: Option<MetadataValue<Ascii>>,
+    key: Vec<u8>,
+    limit: Duration,
+) -> String {
+    let mut client = KvClient::new(channel);
+    loop {
+        tokio::time::sleep(limit / 3).await;
+        let range = RangeRequest {
+            key: key.clone(),
+            ..RangeRequest::default()
+        };
+        match tokio::time::timeout(limit * 2 / 3, client.range(request(&token, range))).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(status)) => return failure(status).why,
+            Err(_) => return "it does not answer".to_owned(),
+        }
+    }
+}
+
+fn request<T>(token: &Option<MetadataValue<Ascii>>, message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    if let Some(token) = token {
+        request.metadata_mut().insert("token", token.clone());
+    }
+    request
+}
+
 impl Tree {
     async fn next(&mut self, prefix: &str) -> Change {
         loop {
             if let Some(change) = self.changes.pop_front() {
                 return change;
             }
-            let response = match self.responses.message().await {
-                Ok(Some(response)) => response,
-                Ok(None) => return Change::Ended("the watch has ended".into()),
-                Err(status) => return Change::Ended(failure(status).why),
+            let response = tokio::select! {
+                response = self.responses.message() => match response {
+                    Ok(Some(response)) => response,
+                    Ok(None) => return Change::Ended("the watch has ended".into()),
+                    Err(status) => return Change::Ended(failure(status).why),
+                },
+                Some(why) = self.watchdog.join_next() => {
+                    return Change::Ended(why.unwrap_or_else(|error| error.to_string()));
+                }
             };
             if response.canceled {
                 let why = match response.compact_revision {
@@ -232,15 +264,15 @@ impl Lease {
                     // A request that waits is as good as another.
                     let _ = self.requests.try_send(LeaseKeepAliveRequest { id: self.id });
                 }
+                () = tokio::time::sleep_until(self.until) => {
+                    return Change::Ended("the lease was not kept alive in time".into());
+                }
                 response = self.responses.message() => match response {
                     Ok(Some(response)) if response.ttl > 0 => self.until = Instant::now() + self.length,
                     Ok(Some(_)) => return Change::Ended("the lease has run out".into()),
                     Ok(None) => return Change::Ended("the lease is not kept alive any more".into()),
                     Err(status) => return Change::Ended(failure(status).why),
                 },
-                () = tokio::time::sleep_until(self.until) => {
-                    return Change::Ended("the lease was not kept alive in time".into());
-                }
             }
         }
     }
@@ -299,9 +331,18 @@ impl Driven for Session {
             .watch(self.request(ReceiverStream::new(sent)))
             .await
             .map_err(failure)?;
+        let mut watchdog = JoinSet::new();
+        let key = self.prefix.clone().into_bytes();
+        watchdog.spawn(ask(
+            self.channel.clone(),
+            self.token.clone(),
+            key,
+            self.length,
+        ));
         self.watch = Some(Tree {
             responses: responses.into_inner(),
             changes: VecDeque::new(),
+            watchdog,
             _requests: requests,
         });
         Ok(nodes)
@@ -375,9 +416,15 @@ fn failure(status: Status) -> Failure {
         status.code(),
         Code::PermissionDenied | Code::InvalidArgument | Code::FailedPrecondition
     );
+    let source = std::error::Error::source(&status).map(said);
+    let message = match (status.message(), source) {
+        ("", None) => status.code().to_string(),
+        (message, None) => message.to_owned(),
+        (message, Some(source)) => format!("{message}: {source}"),
+    };
     let why = match is_refusal {
-        true => format!("it refuses: {}", status.message()),
-        false => format!("{}: {}", status.code(), said(&status)),
+        true => format!("it refuses: {message}"),
+        false => message,
     };
     Failure { why, is_refusal }
 }

@@ -21,7 +21,7 @@ use crate::entry::{Entry, Key};
 /// The most nodes that are remembered because they could not be read.
 const MOST_UNREADABLE: usize = 1_000;
 
-/// The most lives of one name.
+/// The most lives of one name: the latest are kept.
 const MOST_LIVES: usize = 16;
 
 /// What happened.
@@ -330,26 +330,20 @@ impl Watching {
 
     fn put(&mut self, entry: Arc<Entry>, now: Duration, effects: &mut Vec<WatchingEffect>) {
         let key = entry.key();
-        let server = self.servers.get(&key.name);
-        let why = match server {
-            None if self.servers.len() >= self.config.most => {
-                Some(format!("there are more than {} servers", self.config.most))
-            }
-            Some(server)
-                if server.lives.len() >= MOST_LIVES
-                    && !server.lives.contains_key(&key.incarnation) =>
-            {
-                Some(format!("more than {MOST_LIVES} servers have this name"))
-            }
-            _ => None,
-        };
-        if let Some(why) = why {
+        let is_known = self.servers.contains_key(&key.name);
+        if !is_known && self.servers.len() >= self.config.most {
+            let why = format!("there are more than {} servers", self.config.most);
             self.skip(key.to_string(), why, effects);
             return;
         }
         let server = self.servers.entry(key.name.clone()).or_default();
         server.missing.remove(&key.incarnation);
         let before = server.lives.insert(key.incarnation, entry.clone());
+        if server.lives.len() > MOST_LIVES
+            && let Some((earliest, _)) = server.lives.pop_first()
+        {
+            server.missing.remove(&earliest);
+        }
         let counts = server.counts.filter(|_| server.is_listed);
         if counts == Some(key.incarnation) && before.as_ref() != Some(&entry) {
             effects.push(WatchingEffect::Tell(News::Updated(entry)));

@@ -3,7 +3,6 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use treadle_shuffle_registry::{Credentials, Location};
@@ -27,7 +26,7 @@ impl Etcd {
             format!("http://127.0.0.1:{port}"),
             format!("http://127.0.0.1:{peer}"),
         );
-        let process = Process::start(
+        let mut process = Process::start(
             Command::new(place("TREADLE_TEST_ETCD"))
                 .arg("--data-dir")
                 .arg(folder.path().join("data"))
@@ -46,11 +45,9 @@ impl Etcd {
                 .args(["--initial-cluster", &format!("default={peer}")])
                 .args(["--unsafe-no-fsync", "--log-level", "error"]),
         );
-        let end = Instant::now() + LIMIT;
-        while post(port, "/v3/maintenance/status", "{}").is_none() {
-            assert!(Instant::now() < end, "etcd does not start");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        process.wait("etcd", || {
+            post(port, "/v3/maintenance/status", "{}").is_some()
+        });
         process
     }
 

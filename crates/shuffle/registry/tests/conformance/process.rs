@@ -3,6 +3,9 @@
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::watcher::LIMIT;
 
 /// A process that ends with the test.
 pub(crate) struct Process(Child);
@@ -12,6 +15,17 @@ impl Process {
         let command = command.stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.stderr(Stdio::null()).spawn();
         Self(child.expect("the server starts"))
+    }
+
+    /// Waits until it is there.
+    pub(crate) fn wait(&mut self, what: &str, is_there: impl Fn() -> bool) {
+        let end = Instant::now() + LIMIT;
+        while !is_there() {
+            let ended = self.0.try_wait().expect("it is a child");
+            assert!(ended.is_none(), "{what} has ended: {ended:?}");
+            assert!(Instant::now() < end, "{what} does not start");
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     pub(crate) fn kill(&mut self) {

@@ -3,7 +3,6 @@
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use treadle_shuffle_registry::{Credentials, Location};
@@ -11,7 +10,6 @@ use zookeeper_client::{Acls, Client, CreateMode, Error};
 
 use crate::Kind;
 use crate::process::{Process, free_port, place};
-use crate::watcher::LIMIT;
 
 const PATH: &str = "/treadle/test";
 /// So many nodes are written at once.
@@ -34,18 +32,16 @@ impl ZooKeeper {
         );
         std::fs::write(&settings, text).expect("there is room");
         let jars = place("TREADLE_TEST_ZOOKEEPER").join("*");
-        let process = Process::start(
+        let mut process = Process::start(
             Command::new("java")
                 .args(["-Xmx512m", "-Dzookeeper.forceSync=no", "-cp"])
                 .arg(jars)
                 .arg("org.apache.zookeeper.server.quorum.QuorumPeerMain")
                 .arg(&settings),
         );
-        let end = Instant::now() + LIMIT;
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(Instant::now() < end, "ZooKeeper does not start");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        process.wait("ZooKeeper", || {
+            TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
         process
     }
 

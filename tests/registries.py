@@ -55,7 +55,11 @@ def zookeeper() -> Path:
         need("mvn", "maven")
         made = folder.with_suffix(".new")
         shutil.rmtree(made, ignore_errors=True)
-        copy = ("dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={made}")
+        copy = (
+            "dependency:copy-dependencies",
+            "-DincludeScope=runtime",
+            f"-DoutputDirectory={made}",
+        )
         command = ("mvn", "-q", "-B", "-f", sums.with_name("pom.xml"), *copy)
         subprocess.run(command, check=True)
         made.rename(folder)

@@ -2,14 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use treadle_shuffle_registry::{Entry, Load, News, Registration, Standing, encode_entry};
+use treadle_shuffle_registry::{
+    Credentials, Entry, Load, News, Registration, Standing, encode_entry, open,
+};
 
 pub(crate) use crate::large::ten_thousand_servers_are_listed;
 
+use crate::certificates::Certificates;
 use crate::child::ServerProcess;
 use crate::proxy::Proxy;
 use crate::watcher::{LIMIT, Watcher};
-use crate::{Kind, connect, connect_as};
+use crate::{Kind, config, connect, connect_as};
 
 pub(crate) fn entry(name: &str, incarnation: u64) -> Entry {
     Entry {
@@ -374,4 +377,31 @@ pub(crate) fn wrong_credentials_are_said<K: Kind>() {
         unreachable!("it was waited for");
     };
     assert!(failure.why.contains("password"), "{}", failure.why);
+}
+
+pub(crate) fn with_tls_both_sides_show_a_certificate<K: Kind>() {
+    let certificates = Certificates::new();
+    let kind = K::start_with_tls(&certificates);
+    let location = kind.location(None);
+    let right = certificates.credentials();
+    let registry = connect_as(&location, &right);
+    let _server = registry.register(entry("a", 1)).expect("an entry");
+    let mut master = Watcher::new(&*registry);
+    master.wait_for(&["a"]);
+    // Neither a client without a certificate, nor one that trusts another authority.
+    let other = Certificates::new().credentials();
+    let without = Credentials {
+        identity: None,
+        ..right.clone()
+    };
+    for wrong in [other, without] {
+        let registry = connect_as(&location, &wrong);
+        let mut master = Watcher::new(&*registry);
+        master.wait("it is not served", |master| master.now().why.is_some());
+        assert!(master.list.is_empty());
+    }
+    // What is missing is said at once.
+    let error = open(&location, &Credentials::default(), &config()).err();
+    let error = error.expect("there is no authority").to_string();
+    assert!(error.contains("TREADLE_REGISTRY_CA"), "{error}");
 }

@@ -8,6 +8,7 @@ use tempfile::TempDir;
 use treadle_shuffle_registry::{Credentials, Location};
 
 use crate::Kind;
+use crate::certificates::Certificates;
 use crate::process::{Process, free_port, place};
 use crate::watcher::LIMIT;
 
@@ -17,17 +18,37 @@ pub(crate) struct Etcd {
     folder: TempDir,
     port: u16,
     peer: u16,
+    tls: bool,
     process: Process,
 }
 
 impl Etcd {
-    fn run(folder: &TempDir, port: u16, peer: u16) -> Process {
+    fn run(folder: &TempDir, port: u16, peer: u16, certificates: Option<&Certificates>) -> Process {
+        let scheme = if certificates.is_some() {
+            "https"
+        } else {
+            "http"
+        };
         let (client, peer) = (
-            format!("http://127.0.0.1:{port}"),
+            format!("{scheme}://127.0.0.1:{port}"),
             format!("http://127.0.0.1:{peer}"),
         );
+        let mut command = Command::new(place("TREADLE_TEST_ETCD"));
+        if let Some(certificates) = certificates {
+            let names = [
+                ("cert", "node.pem"),
+                ("key", "node-key.pem"),
+                ("trusted-ca", "ca.pem"),
+            ];
+            for (option, name) in names {
+                command
+                    .arg(format!("--{option}-file"))
+                    .arg(certificates.file(name));
+            }
+            command.arg("--client-cert-auth");
+        }
         let mut process = Process::start(
-            Command::new(place("TREADLE_TEST_ETCD"))
+            command
                 .arg("--data-dir")
                 .arg(folder.path().join("data"))
                 .args([
@@ -45,10 +66,24 @@ impl Etcd {
                 .args(["--initial-cluster", &format!("default={peer}")])
                 .args(["--unsafe-no-fsync", "--log-level", "error"]),
         );
-        process.wait("etcd", || {
-            post(port, "/v3/maintenance/status", "{}").is_some()
+        process.wait("etcd", || match certificates {
+            Some(_) => TcpStream::connect(("127.0.0.1", port)).is_ok(),
+            None => post(port, "/v3/maintenance/status", "{}").is_some(),
         });
         process
+    }
+
+    fn begin(certificates: Option<&Certificates>) -> Self {
+        let folder = tempfile::tempdir().expect("there is room");
+        let (port, peer) = (free_port(), free_port());
+        let process = Self::run(&folder, port, peer, certificates);
+        Self {
+            folder,
+            port,
+            peer,
+            tls: certificates.is_some(),
+            process,
+        }
     }
 
     fn ask(&self, path: &str, body: &str) -> String {
@@ -59,20 +94,17 @@ impl Etcd {
 
 impl Kind for Etcd {
     fn start() -> Self {
-        let folder = tempfile::tempdir().expect("there is room");
-        let (port, peer) = (free_port(), free_port());
-        let process = Self::run(&folder, port, peer);
-        Self {
-            folder,
-            port,
-            peer,
-            process,
-        }
+        Self::begin(None)
+    }
+
+    fn start_with_tls(certificates: &Certificates) -> Self {
+        Self::begin(Some(certificates))
     }
 
     fn location(&self, port: Option<u16>) -> Location {
         let port = port.unwrap_or(self.port);
-        let url = format!("etcd://127.0.0.1:{port}{PREFIX}");
+        let tls = if self.tls { "+tls" } else { "" };
+        let url = format!("etcd{tls}://127.0.0.1:{port}{PREFIX}");
         url.parse().expect("a URL")
     }
 
@@ -88,7 +120,7 @@ impl Kind for Etcd {
         if forgets {
             std::fs::remove_dir_all(self.folder.path().join("data")).expect("it is there");
         }
-        self.process = Self::run(&self.folder, self.port, self.peer);
+        self.process = Self::run(&self.folder, self.port, self.peer, None);
     }
 
     fn write(&self, nodes: &[(String, Vec<u8>)]) {

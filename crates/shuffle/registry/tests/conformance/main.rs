@@ -2,6 +2,7 @@
 //! without them the static list is tested.
 
 mod cases;
+mod certificates;
 mod child;
 mod etcd;
 mod fixed;
@@ -11,6 +12,7 @@ mod proxy;
 mod watcher;
 mod zookeeper;
 
+use certificates::Certificates;
 use treadle_shuffle_registry::{Config, Credentials, Location, Registry, open};
 
 /// A kind of registry that is another server.
@@ -31,6 +33,9 @@ trait Kind: Sized {
 
     /// Writes nodes below the registry's path, which belong to no session.
     fn write(&self, nodes: &[(String, Vec<u8>)]);
+
+    /// Starts one that takes clients with a certificate of `certificates` alone.
+    fn start_with_tls(certificates: &Certificates) -> Self;
 
     /// From now on a user and a password are needed. Returns right ones, and wrong ones.
     fn protect(&self) -> [Credentials; 2];
@@ -90,6 +95,7 @@ macro_rules! all_cases {
             a_registry_that_has_forgotten_all_is_filled_again,
             what_is_no_entry_is_skipped_and_named,
             wrong_credentials_are_said,
+            with_tls_both_sides_show_a_certificate,
             ten_thousand_servers_are_listed,
         }
     };

@@ -9,6 +9,7 @@ use treadle_shuffle_registry::{Credentials, Location};
 use zookeeper_client::{Acls, Client, CreateMode, Error};
 
 use crate::Kind;
+use crate::certificates::Certificates;
 use crate::process::{Process, free_port, place};
 
 const PATH: &str = "/treadle/test";
@@ -18,16 +19,20 @@ const AT_ONCE: usize = 256;
 pub(crate) struct ZooKeeper {
     folder: TempDir,
     port: u16,
+    tls: bool,
     process: Process,
 }
 
 impl ZooKeeper {
-    fn run(folder: &Path, port: u16) -> Process {
+    fn run(folder: &Path, port: u16, certificates: Option<&Certificates>) -> Process {
         let settings = folder.join("zoo.cfg");
         let data = folder.join("data");
+        let listens = match certificates {
+            None => format!("clientPort={port}\nclientPortAddress=127.0.0.1\n"),
+            Some(certificates) => secured(folder, port, certificates),
+        };
         let text = format!(
-            "dataDir={}\nclientPort={port}\nclientPortAddress=127.0.0.1\ntickTime=500\nmaxClientCnxns=0\n\
-             admin.enableServer=false\n",
+            "dataDir={}\n{listens}tickTime=500\nmaxClientCnxns=0\nadmin.enableServer=false\n",
             data.display()
         );
         std::fs::write(&settings, text).expect("there is room");
@@ -43,6 +48,18 @@ impl ZooKeeper {
             TcpStream::connect(("127.0.0.1", port)).is_ok()
         });
         process
+    }
+
+    fn begin(certificates: Option<&Certificates>) -> Self {
+        let folder = tempfile::tempdir().expect("there is room");
+        let port = free_port();
+        let process = Self::run(folder.path(), port, certificates);
+        Self {
+            folder,
+            port,
+            tls: certificates.is_some(),
+            process,
+        }
     }
 
     /// Does something as somebody else would.
@@ -62,21 +79,35 @@ impl ZooKeeper {
     }
 }
 
+/// The settings of a port with TLS. ZooKeeper wants a key and its certificate in one file.
+fn secured(folder: &Path, port: u16, certificates: &Certificates) -> String {
+    let read = |name| std::fs::read_to_string(certificates.file(name)).expect("it was made");
+    let both = folder.join("both.pem");
+    std::fs::write(&both, read("node-key.pem") + &read("node.pem")).expect("there is room");
+    let (both, ca) = (both.display(), certificates.file("ca.pem"));
+    format!(
+        "secureClientPort={port}\nsecureClientPortAddress=127.0.0.1\nssl.clientAuth=need\n\
+         serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n\
+         ssl.keyStore.location={both}\nssl.keyStore.type=PEM\n\
+         ssl.trustStore.location={}\nssl.trustStore.type=PEM\n\
+         ssl.hostnameVerification=false\n",
+        ca.display()
+    )
+}
+
 impl Kind for ZooKeeper {
     fn start() -> Self {
-        let folder = tempfile::tempdir().expect("there is room");
-        let port = free_port();
-        let process = Self::run(folder.path(), port);
-        Self {
-            folder,
-            port,
-            process,
-        }
+        Self::begin(None)
+    }
+
+    fn start_with_tls(certificates: &Certificates) -> Self {
+        Self::begin(Some(certificates))
     }
 
     fn location(&self, port: Option<u16>) -> Location {
         let port = port.unwrap_or(self.port);
-        let url = format!("zk://127.0.0.1:{port}{PATH}");
+        let tls = if self.tls { "+tls" } else { "" };
+        let url = format!("zk{tls}://127.0.0.1:{port}{PATH}");
         url.parse().expect("a URL")
     }
 
@@ -92,7 +123,7 @@ impl Kind for ZooKeeper {
         if forgets {
             std::fs::remove_dir_all(self.folder.path().join("data")).expect("it is there");
         }
-        self.process = Self::run(self.folder.path(), self.port);
+        self.process = Self::run(self.folder.path(), self.port, None);
     }
 
     fn write(&self, nodes: &[(String, Vec<u8>)]) {

@@ -17,6 +17,8 @@ mod config;
 mod flapping;
 mod inbox;
 mod registering;
+#[cfg(test)]
+mod tests;
 
 mod watching;
 

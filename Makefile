@@ -37,7 +37,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo run-demo wheels test test-rust test-python test-wheels test-pythons test-ray test-tensors test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-scaling bench-builds bench-readme \
+.PHONY: help demo run-demo wheels test test-rust test-python test-wheels test-pythons test-registries test-ray test-tensors test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-scaling bench-builds bench-readme \
 	fuzz soak lines \
 	build build-optimised lint fmt lock clean check-python check-cargo
 
@@ -60,6 +60,9 @@ test-rust: $(INSTALLED) ## run the tests of the crates
 test-python: $(BUILT) ## run the tests of the Python package (ARGS: pytest's)
 	$(VENV_PY) -m pytest --durations=20 -n 2 --dist loadfile --ignore=tests/cluster --ignore=tests/docs/test_blocks.py $(ARGS)
 	$(VENV_PY) -m pytest --durations=60 -n 3 --dist loadfile --no-loadscope-reorder tests/docs/test_blocks.py tests/cluster $(ARGS)
+
+test-registries: ## run the suite of registries against etcd and ZooKeeper; needs Go, Java and Maven (ARGS: names of tests)
+	python3 tests/registries.py $(ARGS)
 
 test-ray: $(BUILT) ## run the tests inside a Ray cluster; installs Ray
 	$(PIP_INSTALL) -r requirements/peers.lock

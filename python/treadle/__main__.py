@@ -17,6 +17,7 @@ _COMMANDS = {
     "scheduler": "treadle.cli._scheduler",
     "shuffle": "treadle.cli._shuffles",
     "shuffle-master": "treadle.cli._shuffle_service",
+    "shuffle-registry": "treadle.cli._shuffle_registry",
     "shuffle-server": "treadle.cli._shuffle_service",
     "template": "treadle.cli._template",
     "worker": "treadle.cli._worker",

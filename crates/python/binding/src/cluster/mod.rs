@@ -5,6 +5,7 @@ mod class;
 mod connection;
 mod directory;
 mod error;
+mod registry;
 mod scheduler;
 mod security;
 mod service;
@@ -84,6 +85,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     )?)?;
     module.add_function(wrap_pyfunction!(security::user_secret_file, module)?)?;
     module.add_function(wrap_pyfunction!(security::read_secret, module)?)?;
+    module.add_function(wrap_pyfunction!(registry::list_registry, module)?)?;
     module.add_function(wrap_pyfunction!(stops, module)?)?;
     let flush = wrap_pyfunction!(flush_log, module)?;
     // The thread that writes does not outlive the interpreter.

@@ -28,7 +28,7 @@ pyo3::import_exception!(treadle.shuffle.service._errors, ShuffleError);
 /// How long a handshake may take.
 const CONNECT: Duration = Duration::from_secs(30);
 /// How often signals are looked at.
-const LOOK: Duration = Duration::from_millis(100);
+pub(super) const LOOK: Duration = Duration::from_millis(100);
 
 fn seconds(name: &str, value: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(value)
@@ -56,7 +56,7 @@ fn address(text: &str, options: &Options) -> PyResult<Address> {
 }
 
 /// Calls `act` with what says whether it is to end: because of a signal, or since the time has passed.
-fn interruptible<T: Send>(
+pub(super) fn interruptible<T: Send>(
     py: Python<'_>,
     timeout: Option<f64>,
     act: impl FnOnce(&mut dyn FnMut() -> bool) -> T + Send,

@@ -1,0 +1,105 @@
+//! What the fuzz target calls: any bytes as a node of a registry.
+
+use crate::wire::{decode_entry, encode_entry};
+
+/// Takes an entry apart, and packs what it held again. The checksum is made right: a fuzzer does not find it.
+///
+/// # Panics
+/// When the decoder breaks its word.
+pub fn registry(bytes: &[u8]) {
+    again(bytes);
+    again(
+        &[
+            &b"TSR1"[..],
+            &crc_fast::crc32_iscsi(bytes).to_le_bytes(),
+            bytes,
+        ]
+        .concat(),
+    );
+}
+
+fn again(bytes: &[u8]) {
+    if let Ok(entry) = decode_entry(bytes) {
+        assert_eq!(decode_entry(&encode_entry(&entry)), Ok(entry.clone()));
+        let (name, incarnation) = entry.key().path();
+        assert_eq!(crate::Key::of_path(&name, &incarnation), Some(entry.key()));
+    }
+}
+
+#[cfg(test)]
+#[path = "../../../../fuzz/corpus.rs"]
+#[allow(unreachable_pub, reason = "it is a module of several crates' tests")]
+mod corpus;
+
+#[cfg(test)]
+#[path = "../../../../fuzz/damaged.rs"]
+#[allow(unreachable_pub, reason = "it is a module of several crates' tests")]
+mod damaged;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::damaged::damaged;
+    use super::{corpus, registry};
+    use crate::wire::encode_entry;
+    use crate::{Entry, Load};
+
+    fn seeds() -> Vec<(&'static str, Vec<u8>)> {
+        let least = Entry {
+            name: "a".into(),
+            address: "treadle://127.0.0.1:9".into(),
+            ..Entry::default()
+        };
+        let most = Entry {
+            incarnation: u64::MAX,
+            domain: "power-1".into(),
+            rack: "r/7".into(),
+            version: "1.2.3".into(),
+            host_kind: "ssd".into(),
+            weight: 3,
+            newest: 2,
+            oldest: 1,
+            load: Some(Load {
+                free: 1 << 40,
+                held: 12,
+                waiting: 3,
+                is_full: true,
+            }),
+            ..least.clone()
+        };
+        let whole = encode_entry(&most);
+        vec![
+            ("least", encode_entry(&least)),
+            ("payload", whole[8..].to_vec()),
+            ("most", whole),
+        ]
+    }
+
+    #[test]
+    fn the_corpus_has_what_is_valid() {
+        for (name, bytes) in seeds() {
+            corpus::compare("registry", name, &bytes);
+        }
+    }
+
+    #[test]
+    fn the_corpus_is_replayed() {
+        corpus::replay("registry", registry);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            registry(&bytes);
+        }
+
+        #[test]
+        fn damaged_seeds(
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+            length in any::<prop::sample::Index>(),
+        ) {
+            damaged(seeds(), &changes, length, registry);
+        }
+    }
+}

@@ -1,0 +1,735 @@
+//! The world: processes, the registry between them, and what must hold.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use treadle_shuffle_registry::{
+    Config, Entry, Failure, Key, Load, News, RegisteringEffect, RegisteringEvent, Rival, Standing,
+    WatchingEffect, WatchingEvent,
+};
+use treadle_sim_kernel::{Kernel, Random, Trace, World as _, counters};
+
+use crate::master::Master;
+use crate::plan::{self, END, Fault, HEAL, MASTERS, NAMES};
+use crate::registry::{Changed, Registry};
+use crate::server::Server;
+
+/// How often a client says that it is there.
+const HEARTBEAT: Duration = Duration::from_secs(2);
+/// A list may be called current so long after the registry has gone: a heartbeat, and an answer under way.
+const UNNOTICED: Duration = Duration::from_secs(3);
+
+/// A process.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Who {
+    Server(usize),
+    Master(usize),
+}
+
+/// A client's side of its session.
+#[derive(Default)]
+pub(crate) struct Link {
+    session: Option<u64>,
+    /// One that was given up, and may have a node still.
+    before: Option<u64>,
+    is_connected: bool,
+    /// Answers to an earlier session change nothing.
+    epoch: u64,
+    /// When the machine is called next.
+    tick: Option<Duration>,
+}
+
+/// What is asked of the registry.
+#[derive(Clone, Debug)]
+pub(crate) enum Ask {
+    Connect,
+    List,
+    Rivals(String),
+    Write(Arc<Entry>),
+    Remove(Key),
+}
+
+/// What comes to a process.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    Server(RegisteringEvent),
+    Master(WatchingEvent),
+    Connected(u64),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Item {
+    Ask(Who, u64, Ask),
+    Event(Who, u64, Event),
+    Tick(Who),
+    Heartbeat(Who),
+    /// The registry looks for sessions that have ended.
+    Expire,
+    Read(usize),
+    Fault(u64, Fault),
+    Start(u64),
+    Kill(usize),
+    /// Each life of a name ends, and another begins.
+    Flap(u64, u64),
+    Up(bool),
+}
+
+impl treadle_sim_kernel::Item for Item {
+    fn is_periodic(&self) -> bool {
+        matches!(self, Self::Heartbeat(_) | Self::Expire | Self::Read(_))
+    }
+}
+
+counters! {
+    /// What has happened.
+    #[allow(unreachable_pub, reason = "the macro is for crates")]
+    pub struct Summary {
+        pub outages: u64,
+        pub wiped: u64,
+        pub cuts: u64,
+        pub pauses: u64,
+        pub restarts: u64,
+        pub duplicates: u64,
+        pub superseded: u64,
+        pub withdrawn: u64,
+        pub flapping: u64,
+        pub held_back: u64,
+        pub joined: u64,
+        pub left: u64,
+        pub stale: u64,
+    }
+}
+
+struct World {
+    kernel: Kernel<Item, Who>,
+    config: Config,
+    registry: Registry,
+    servers: Vec<Server>,
+    masters: Vec<Master>,
+    incarnation: u64,
+    cut_until: BTreeMap<Who, Duration>,
+    /// When the last pause of a process ends.
+    paused_until: BTreeMap<Who, Duration>,
+    /// A session that was given up is kept alive until the next one has written.
+    keeps: bool,
+    summary: Summary,
+}
+
+/// Runs a seed to its end.
+pub(crate) fn simulate(seed: u64, trace: Trace) -> Result<Summary, String> {
+    let mut random = Random::new(seed);
+    let faults = plan::draw(&mut random);
+    let mut world = World {
+        kernel: Kernel::new(random, trace),
+        config: Config::default(),
+        registry: Registry::default(),
+        servers: Vec::new(),
+        masters: Vec::new(),
+        incarnation: 0,
+        cut_until: BTreeMap::new(),
+        paused_until: BTreeMap::new(),
+        keeps: seed % 2 == 0,
+        summary: Summary::default(),
+    };
+    for name in 0..NAMES {
+        world
+            .kernel
+            .schedule(Duration::from_secs(name), Item::Start(name));
+    }
+    for number in 0..MASTERS {
+        let seed = world.kernel.random.next();
+        world.masters.push(Master::new(&world.config, seed));
+        world.begin(Who::Master(number));
+        world.kernel.schedule(HEARTBEAT, Item::Read(number));
+    }
+    world.registry.start(false, Duration::ZERO);
+    world.kernel.schedule(HEARTBEAT, Item::Expire);
+    for (at, drawn, fault) in faults {
+        world.kernel.schedule(at, Item::Fault(drawn, fault));
+    }
+    world.simulate(|world| world.run().and_then(|_| world.is_well()))?;
+    Ok(world.summary)
+}
+
+impl treadle_sim_kernel::World for World {
+    type Item = Item;
+    type Node = Who;
+    const LIMIT: (Duration, u64) = (Duration::from_secs(10_000), 1_000_000);
+
+    fn kernel(&self) -> &Kernel<Item, Who> {
+        &self.kernel
+    }
+
+    fn kernel_mut(&mut self) -> &mut Kernel<Item, Who> {
+        &mut self.kernel
+    }
+
+    fn process(&self, item: &Item) -> Option<Who> {
+        match item {
+            Item::Event(who, ..) | Item::Tick(who) | Item::Heartbeat(who) => Some(*who),
+            _ => None,
+        }
+    }
+
+    fn is_over(&mut self) -> bool {
+        self.kernel.now() > END
+    }
+
+    fn step(&mut self, item: Item) -> Result<(), String> {
+        match item {
+            Item::Ask(who, epoch, ask) => self.asked(who, epoch, ask),
+            Item::Event(who, epoch, event) => {
+                if epoch == self.link(who).epoch {
+                    self.happens(who, event)?;
+                }
+            }
+            Item::Tick(who) => {
+                let now = self.kernel.now();
+                if self.link(who).tick.take_if(|at| *at <= now).is_some() {
+                    self.tick(who)?;
+                }
+            }
+            Item::Heartbeat(who) => self.heartbeat(who)?,
+            Item::Expire => {
+                if self.registry.is_up {
+                    let gone = self.registry.expire(self.config.session, self.kernel.now());
+                    self.publish(gone);
+                }
+                self.kernel.schedule(Duration::from_secs(1), Item::Expire);
+            }
+            Item::Read(number) => {
+                let now = self.kernel.now();
+                if self.kernel.paused_until(Who::Master(number)).is_none() {
+                    self.masters[number].read(now)?;
+                }
+                let pause = self.kernel.random.micros(1_000, 5_000_000);
+                self.kernel.schedule(pause, Item::Read(number));
+            }
+            Item::Fault(drawn, fault) => self.fault(drawn, fault)?,
+            Item::Start(name) => self.start(name),
+            Item::Kill(server) => self.kill(server),
+            Item::Flap(name, times) => self.flap(name, times),
+            Item::Up(forgets) => self.registry.start(forgets, self.kernel.now()),
+        }
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        let now = self.kernel.now();
+        let is_down = !self.registry.is_up && self.registry.down_since + UNNOTICED < now;
+        for (number, master) in self.masters.iter().enumerate() {
+            let paused = self.paused_until.get(&Who::Master(number));
+            let is_awake = paused.is_none_or(|until| *until + UNNOTICED < now);
+            if is_down && is_awake && master.machine.list(now).age.is_none() {
+                return Err(format!(
+                    "the list of master {number} is called current, and there is no registry"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl World {
+    fn link(&mut self, who: Who) -> &mut Link {
+        match who {
+            Who::Server(server) => &mut self.servers[server].link,
+            Who::Master(master) => &mut self.masters[master].link,
+        }
+    }
+
+    fn begin(&mut self, who: Who) {
+        self.link(who).tick = Some(self.kernel.now());
+        self.kernel.schedule(Duration::ZERO, Item::Tick(who));
+        let pause = self.kernel.random.micros(0, 2_000_000);
+        self.kernel.schedule(pause, Item::Heartbeat(who));
+    }
+
+    fn start(&mut self, name: u64) {
+        self.incarnation += 1;
+        let earlier = self.servers.iter_mut();
+        earlier
+            .filter(|server| server.entry.name == format!("s{name}"))
+            .for_each(|server| server.is_healthy = false);
+        let seed = self.kernel.random.next();
+        let server = Server::new(name, self.incarnation, &self.config, seed);
+        self.servers.push(server);
+        self.begin(Who::Server(self.servers.len() - 1));
+    }
+
+    fn kill(&mut self, server: usize) {
+        let server = &mut self.servers[server];
+        server.is_alive = false;
+        server.link.epoch += 1;
+        server.link.session = None;
+    }
+
+    fn flap(&mut self, name: u64, times: u64) {
+        for number in 0..self.servers.len() {
+            if self.servers[number].entry.name == format!("s{name}") {
+                self.kill(number);
+            }
+        }
+        self.start(name);
+        if times > 0 {
+            let next = Item::Flap(name, times - 1);
+            self.kernel.schedule(Duration::from_secs(2), next);
+        }
+    }
+
+    fn is_reached(&self, who: Who) -> bool {
+        let now = self.kernel.now();
+        self.registry.is_up && self.cut_until.get(&who).is_none_or(|until| *until <= now)
+    }
+
+    fn latency(&mut self) -> Duration {
+        self.kernel.random.micros(100, 20_000)
+    }
+
+    /// Sends something to a process. What goes to one process keeps its order.
+    fn send(&mut self, who: Who, event: Event) {
+        let epoch = self.link(who).epoch;
+        self.kernel
+            .schedule(Duration::from_millis(10), Item::Event(who, epoch, event));
+    }
+
+    fn ask(&mut self, who: Who, ask: Ask) {
+        let (latency, epoch) = (self.latency(), self.link(who).epoch);
+        self.kernel.schedule(latency, Item::Ask(who, epoch, ask));
+    }
+
+    /// The registry is asked something.
+    fn asked(&mut self, who: Who, epoch: u64, ask: Ask) {
+        if self.link(who).epoch != epoch {
+            return;
+        }
+        let session = self.link(who).session;
+        let now = self.kernel.now();
+        let is_known = session.is_some_and(|session| self.registry.hear(session, now));
+        if !self.is_reached(who) || (!is_known && !matches!(ask, Ask::Connect)) {
+            let failure = Failure {
+                why: "no answer".to_owned(),
+                is_refusal: false,
+            };
+            let event = match who {
+                Who::Server(_) => Event::Server(RegisteringEvent::Failed(failure)),
+                Who::Master(_) => Event::Master(WatchingEvent::Failed(failure)),
+            };
+            let late = self.config.answer;
+            self.kernel.schedule(late, Item::Event(who, epoch, event));
+            return;
+        }
+        match ask {
+            Ask::Connect => {
+                let session = self.registry.begin(now);
+                self.send(who, Event::Connected(session));
+            }
+            Ask::List => {
+                let entries = self.registry.list();
+                let unreadable = Vec::new();
+                self.send(
+                    who,
+                    Event::Master(WatchingEvent::Listed {
+                        entries,
+                        unreadable,
+                    }),
+                );
+            }
+            Ask::Rivals(name) => {
+                let nodes = self.registry.list().into_iter();
+                let rivals = nodes.filter(|entry| entry.name == name);
+                let rivals = rivals.map(|entry| Rival {
+                    incarnation: entry.incarnation,
+                    address: entry.address.clone(),
+                });
+                let rivals = RegisteringEvent::Rivals(rivals.collect());
+                self.send(who, Event::Server(rivals));
+            }
+            Ask::Write(entry) => {
+                let written = session.and_then(|session| self.registry.write(session, entry));
+                self.publish(written.unwrap_or_default());
+                self.send(who, Event::Server(RegisteringEvent::Written));
+            }
+            Ask::Remove(key) => {
+                let gone = self.registry.remove(&key);
+                self.publish(gone);
+                if let Who::Server(server) = who
+                    && self.servers[server].entry.key() == key
+                {
+                    self.send(who, Event::Server(RegisteringEvent::Removed));
+                }
+            }
+        }
+    }
+
+    /// Tells the masters that watch.
+    fn publish(&mut self, changes: Vec<Changed>) {
+        for change in changes {
+            for number in 0..self.masters.len() {
+                let who = Who::Master(number);
+                if self.is_reached(who) && self.link(who).is_connected {
+                    let event = match change.clone() {
+                        Changed::Put(entry) => WatchingEvent::Put(entry),
+                        Changed::Gone(key) => WatchingEvent::Gone(key),
+                    };
+                    self.send(who, Event::Master(event));
+                }
+            }
+        }
+    }
+
+    fn heartbeat(&mut self, who: Who) -> Result<(), String> {
+        if let Who::Server(server) = who
+            && !self.servers[server].is_alive
+        {
+            return Ok(());
+        }
+        self.kernel.schedule(HEARTBEAT, Item::Heartbeat(who));
+        let now = self.kernel.now();
+        let is_reached = self.is_reached(who);
+        let before = self.link(who).before;
+        if let Some(before) = before.filter(|_| is_reached && self.keeps) {
+            self.registry.hear(before, now);
+        }
+        let Some(session) = self.link(who).session else {
+            return Ok(());
+        };
+        let was_connected = self.link(who).is_connected;
+        if !is_reached {
+            self.link(who).is_connected = false;
+            if was_connected {
+                return self.happens(who, interrupted(who));
+            }
+        } else if !self.registry.hear(session, now) {
+            self.link(who).epoch += 1;
+            self.link(who).session = None;
+            return self.happens(who, ended(who));
+        } else if !was_connected {
+            self.link(who).is_connected = true;
+            return self.happens(who, resumed(who));
+        }
+        Ok(())
+    }
+
+    /// Something comes to a process.
+    fn happens(&mut self, who: Who, event: Event) -> Result<(), String> {
+        match (who, event) {
+            (_, Event::Connected(session)) => {
+                let link = self.link(who);
+                link.session = Some(session);
+                link.is_connected = true;
+                match who {
+                    Who::Server(_) => self.happens(who, Event::Server(RegisteringEvent::Connected)),
+                    Who::Master(_) => self.happens(who, Event::Master(WatchingEvent::Connected)),
+                }
+            }
+            (Who::Server(server), Event::Server(event)) => self.server(server, event),
+            (Who::Master(master), Event::Master(event)) => self.master(master, event),
+            (who, event) => Err(format!("{event:?} came to {who:?}")),
+        }
+    }
+
+    fn tick(&mut self, who: Who) -> Result<(), String> {
+        let event = match who {
+            Who::Server(_) => Event::Server(RegisteringEvent::Tick),
+            Who::Master(_) => Event::Master(WatchingEvent::Tick),
+        };
+        self.happens(who, event)
+    }
+
+    /// Notes when a machine is called next.
+    fn schedule(&mut self, who: Who, deadline: Option<Duration>) {
+        if self.link(who).tick != deadline {
+            self.link(who).tick = deadline;
+            if let Some(at) = deadline {
+                self.kernel.schedule_at(at, Item::Tick(who));
+            }
+        }
+    }
+
+    /// A session is left for another.
+    fn put_aside(&mut self, who: Who) {
+        let link = self.link(who);
+        link.epoch += 1;
+        let session = link.session.take();
+        link.before = link.before.or(session);
+    }
+
+    /// The session that was left is closed.
+    fn close(&mut self, who: Who) {
+        let before = self.link(who).before.take();
+        if self.is_reached(who)
+            && let Some(session) = before
+        {
+            let gone = self.registry.end(session);
+            self.publish(gone);
+        }
+    }
+
+    fn server(&mut self, number: usize, event: RegisteringEvent) -> Result<(), String> {
+        if !self.servers[number].is_alive {
+            return Ok(());
+        }
+        let (who, now) = (Who::Server(number), self.kernel.now());
+        let server = &mut self.servers[number];
+        let before = server.machine.standing().clone();
+        let is_written = event == RegisteringEvent::Written;
+        let mut effects = Vec::new();
+        server.machine.handle(event, now, &mut effects);
+        server.machine.check()?;
+        match server.machine.standing() {
+            standing if *standing == before => {}
+            Standing::Registered => server.registered_at = Some(now),
+            Standing::Superseded(_) => self.summary.superseded += 1,
+            Standing::Withdrawn => self.summary.withdrawn += 1,
+            _ => {}
+        }
+        let (deadline, key) = (server.machine.deadline(), server.entry.key());
+        for effect in effects {
+            match effect {
+                RegisteringEffect::Connect => {
+                    self.put_aside(who);
+                    self.ask(who, Ask::Connect);
+                }
+                RegisteringEffect::ReadRivals => self.ask(who, Ask::Rivals(key.name.clone())),
+                RegisteringEffect::Write(entry) => self.ask(who, Ask::Write(Arc::new(*entry))),
+                RegisteringEffect::RemoveRival(incarnation) => {
+                    let name = key.name.clone();
+                    self.ask(who, Ask::Remove(Key { name, incarnation }));
+                }
+                RegisteringEffect::Remove => self.ask(who, Ask::Remove(key.clone())),
+                RegisteringEffect::Close => {
+                    self.close(who);
+                    self.put_aside(who);
+                    self.close(who);
+                }
+            }
+        }
+        if is_written {
+            self.close(who);
+        }
+        self.schedule(who, deadline);
+        Ok(())
+    }
+
+    fn master(&mut self, number: usize, event: WatchingEvent) -> Result<(), String> {
+        let (who, now) = (Who::Master(number), self.kernel.now());
+        let master = &mut self.masters[number];
+        let mut effects = Vec::new();
+        master.machine.handle(event, now, &mut effects);
+        master.machine.check()?;
+        let deadline = master.machine.deadline();
+        for effect in effects {
+            match effect {
+                WatchingEffect::Connect => {
+                    self.put_aside(who);
+                    self.close(who);
+                    self.ask(who, Ask::Connect);
+                }
+                WatchingEffect::Read => self.ask(who, Ask::List),
+                WatchingEffect::Tell(news) => self.told(number, news)?,
+            }
+        }
+        self.schedule(who, deadline);
+        Ok(())
+    }
+
+    fn told(&mut self, number: usize, news: News) -> Result<(), String> {
+        match &news {
+            News::Joined(entry) => {
+                self.summary.joined += 1;
+                let nodes = self.registry.list().into_iter();
+                let mut lives = nodes.filter(|other| other.name == entry.name);
+                // What the registry was told a moment ago, the master does not know yet.
+                let is_settled = |other: &Arc<Entry>| {
+                    let server = &self.servers[other.incarnation as usize - 1];
+                    server
+                        .registered_at
+                        .is_some_and(|at| at + UNNOTICED < self.kernel.now())
+                };
+                let is_current = self.masters[number]
+                    .machine
+                    .list(self.kernel.now())
+                    .age
+                    .is_none();
+                if is_current
+                    && lives
+                        .any(|other| other.incarnation > entry.incarnation && is_settled(&other))
+                {
+                    return Err(format!("{} is listed, and has a later one", entry.key()));
+                }
+            }
+            News::HeldBack { .. } => self.summary.held_back += 1,
+            News::Stale(_) => self.summary.stale += 1,
+            News::Left(key) => {
+                self.summary.left += 1;
+                let server = self
+                    .servers
+                    .iter()
+                    .find(|server| server.entry.key() == *key);
+                let server = server.ok_or("a server has left that never was")?;
+                if server.is_alive && server.is_healthy {
+                    return Err(format!("{key} is healthy, and has left"));
+                }
+            }
+            _ => {}
+        }
+        self.masters[number].hear(news, self.kernel.now())
+    }
+
+    fn fault(&mut self, drawn: u64, fault: Fault) -> Result<(), String> {
+        let now = self.kernel.now();
+        let alive = |server: &usize| self.servers[*server].should_be_listed();
+        let alive: Vec<usize> = (0..self.servers.len()).filter(alive).collect();
+        if alive.is_empty() {
+            return Ok(());
+        }
+        let number = alive[drawn as usize % alive.len()];
+        let who = match drawn % 7 {
+            0 => Who::Master(drawn as usize / 7 % MASTERS),
+            _ => Who::Server(number),
+        };
+        let name = self.servers[number].entry.name[1..].parse().unwrap_or(0);
+        match fault {
+            Fault::Outage { length, forgets } if self.registry.is_up && now + length < HEAL => {
+                self.summary.outages += 1;
+                self.summary.wiped += u64::from(forgets);
+                self.registry.is_up = false;
+                self.registry.down_since = now;
+                self.kernel.schedule(length, Item::Up(forgets));
+            }
+            Fault::Outage { .. } => {}
+            Fault::Cut { length } => {
+                self.summary.cuts += 1;
+                self.cut_until.insert(who, now + length);
+                self.is_ill(who);
+            }
+            Fault::Pause { length } => {
+                self.summary.pauses += 1;
+                self.kernel.pause(who, length);
+                let until = self.paused_until.entry(who).or_default();
+                *until = (now + length).max(*until);
+                self.is_ill(who);
+            }
+            Fault::Restart { away } => {
+                self.summary.restarts += 1;
+                self.kill(number);
+                self.kernel.schedule(away, Item::Start(name));
+            }
+            Fault::Duplicate { life } => {
+                self.summary.duplicates += 1;
+                self.is_ill(Who::Server(number));
+                self.start(name);
+                if drawn % 2 == 0 {
+                    let other = self.servers.len() - 1;
+                    self.is_ill(Who::Server(other));
+                    self.kernel.schedule(life, Item::Kill(other));
+                    // While the other is there, this one goes on writing.
+                    self.refresh(number)?;
+                    self.kernel
+                        .schedule(life * 11 / 10, Item::Fault(0, Fault::Load));
+                }
+            }
+            Fault::Withdraw { away } => {
+                self.servers[number].is_leaving = true;
+                self.is_ill(Who::Server(number));
+                self.server(number, RegisteringEvent::Withdraw)?;
+                self.kernel
+                    .schedule(away + Duration::from_secs(20), Item::Kill(number));
+                self.kernel.schedule(away, Item::Start(name));
+            }
+            Fault::Flap { times } => {
+                self.summary.flapping += 1;
+                self.flap(name, times);
+            }
+            Fault::Load => {
+                for number in alive {
+                    self.refresh(number)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What happens to a process from now on may be its own fault.
+    fn is_ill(&mut self, who: Who) {
+        match who {
+            Who::Server(server) => self.servers[server].is_healthy = false,
+            Who::Master(_) => self
+                .servers
+                .iter_mut()
+                .for_each(|server| server.is_healthy = false),
+        }
+    }
+
+    /// A server has another load.
+    fn refresh(&mut self, number: usize) -> Result<(), String> {
+        let load = Load {
+            free: self.kernel.random.below(1 << 40),
+            held: self.kernel.random.below(1 << 40),
+            ..Load::default()
+        };
+        self.servers[number].entry.load = Some(load);
+        self.server(number, RegisteringEvent::Refresh(load))
+    }
+
+    /// At the end each master lists the latest life of each name, as it is.
+    fn is_well(&mut self) -> Result<(), String> {
+        let mut expected: BTreeMap<String, &Server> = BTreeMap::new();
+        for server in self
+            .servers
+            .iter()
+            .filter(|server| server.should_be_listed())
+        {
+            // Lives are in the order of their incarnations.
+            if let Some(earlier) = expected.insert(server.entry.name.clone(), server) {
+                let standing = earlier.machine.standing();
+                return Err(format!("{} stands as {standing:?}", earlier.entry.key()));
+            }
+        }
+        let now = self.kernel.now();
+        for (number, master) in self.masters.iter_mut().enumerate() {
+            master.read(now)?;
+            let list = master.machine.list(now);
+            let listed = list.entries.iter().map(|entry| (**entry).clone());
+            let right = expected.values().map(|server| server.entry.clone());
+            if list.age.is_some() || !listed.eq(right) {
+                let keys = |entries: &mut dyn Iterator<Item = Key>| {
+                    let keys: Vec<_> = entries.map(|key| key.to_string()).collect();
+                    keys.join(", ")
+                };
+                return Err(format!(
+                    "master {number} lists {} and not {}; {:?}",
+                    keys(&mut list.entries.iter().map(|entry| entry.key())),
+                    keys(&mut expected.values().map(|server| server.entry.key())),
+                    list.why,
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn interrupted(who: Who) -> Event {
+    let why = "cut".to_owned();
+    match who {
+        Who::Server(_) => Event::Server(RegisteringEvent::Interrupted(why)),
+        Who::Master(_) => Event::Master(WatchingEvent::Interrupted(why)),
+    }
+}
+
+fn resumed(who: Who) -> Event {
+    match who {
+        Who::Server(_) => Event::Server(RegisteringEvent::Resumed),
+        Who::Master(_) => Event::Master(WatchingEvent::Resumed),
+    }
+}
+
+fn ended(who: Who) -> Event {
+    let why = "the session has ended".to_owned();
+    match who {
+        Who::Server(_) => Event::Server(RegisteringEvent::Ended(why)),
+        Who::Master(_) => Event::Master(WatchingEvent::Ended(why)),
+    }
+}

@@ -1,0 +1,88 @@
+"""Run the conformance suite of registries (crates/shuffle/registry/tests) against real servers.
+
+etcd is built from the Go module proxy, with the digests of tests/registries/etcd/go.sum. ZooKeeper comes from Maven
+Central, with those of tests/registries/zookeeper/SHA256SUMS. Both stay in ``.cache/registries``.
+
+Arguments are passed to the tests, such as the names of cases: ``tests/registries.py etcd``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCES = Path(__file__).with_suffix("")
+CACHE = ROOT / ".cache" / "registries"
+# Each starts a server of its own: more at once only wait for the cores.
+AT_ONCE = "2"
+
+
+def digest(*paths: Path) -> str:
+    """Return a digest of files."""
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
+
+
+def need(program: str, package: str) -> None:
+    """Fail with what to install, where a program is missing."""
+    if shutil.which(program) is None:
+        raise SystemExit(f"{program} is missing (Debian and Ubuntu: apt install {package})")
+
+
+def etcd() -> Path:
+    """Return the program, which is built if its sources have changed."""
+    sources = SOURCES / "etcd"
+    program = CACHE / f"etcd-{digest(*sorted(sources.iterdir()))[:16]}"
+    if not program.exists():
+        need("go", "golang")
+        made = program.with_suffix(".new")
+        command = ("go", "build", "-mod=readonly", "-trimpath", "-o", made, ".")
+        subprocess.run(command, cwd=sources, check=True)
+        made.rename(program)
+    return program
+
+
+def zookeeper() -> Path:
+    """Return the folder of the jars, each of which has its digest."""
+    need("java", "default-jre-headless")
+    sums = SOURCES / "zookeeper" / "SHA256SUMS"
+    folder = CACHE / f"zookeeper-{digest(sums)[:16]}"
+    if not folder.exists():
+        need("mvn", "maven")
+        made = folder.with_suffix(".new")
+        shutil.rmtree(made, ignore_errors=True)
+        copy = (
+            "dependency:copy-dependencies",
+            "-DincludeScope=runtime",
+            f"-DoutputDirectory={made}",
+        )
+        command = ("mvn", "-q", "-B", "-f", sums.with_name("pom.xml"), *copy)
+        subprocess.run(command, check=True)
+        made.rename(folder)
+    expected = dict(line.split()[::-1] for line in sums.read_text().splitlines())
+    found = {jar.name: digest(jar) for jar in folder.iterdir()}
+    if found != expected:
+        wrong = sorted({name for name, _ in found.items() ^ expected.items()})
+        shutil.rmtree(folder)
+        raise SystemExit(f"not the files of {sums.relative_to(ROOT)}: {', '.join(wrong)}")
+    return folder
+
+
+def main() -> None:
+    """Run the suite."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    servers = {"TREADLE_TEST_ETCD": etcd(), "TREADLE_TEST_ZOOKEEPER": zookeeper()}
+    environment = os.environ | {name: str(place) for name, place in servers.items()}
+    suite = ("--features", "etcd,zookeeper", "--test", "conformance")
+    command = ("cargo", "test", "--locked", "-p", "treadle-shuffle-registry", *suite)
+    arguments = ("--include-ignored", "--nocapture", "--test-threads", AT_ONCE, *sys.argv[1:])
+    done = subprocess.run((*command, "--", *arguments), cwd=ROOT, env=environment, check=False)
+    raise SystemExit(done.returncode)
+
+
+if __name__ == "__main__":
+    main()

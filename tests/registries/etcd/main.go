@@ -1,0 +1,10 @@
+// Package main is the etcd that the tests of registries run.
+package main
+
+import (
+	"os"
+
+	"go.etcd.io/etcd/server/v3/etcdmain"
+)
+
+func main() { etcdmain.Main(os.Args) }

@@ -145,7 +145,7 @@ impl ServiceHost {
                 continue;
             };
             let served = caught(|| match turn.key() {
-                ACCEPT => self.accept(services),
+                ACCEPT => self.accept(services, failed),
                 END => {}
                 key => self.turn(key),
             });
@@ -158,15 +158,21 @@ impl ServiceHost {
         self.end.set();
     }
 
-    /// Lets in who waits.
-    fn accept(&self, services: &Services) {
+    /// Lets in who waits. One whose service panics is not let in; those behind it are.
+    fn accept(&self, services: &Services, failed: &dyn Fn(String)) {
         while let Ok(Some(peer)) = self.listener.try_accept() {
             // Others are refused in the handshake.
             let Some(service) = services.get(&peer.service()) else {
                 continue;
             };
             let key = self.next.fetch_add(1, Ordering::Relaxed);
-            let session = Shared(Arc::new(Mutex::new(service.connected(peer.clone()))));
+            let session = match caught(|| service.connected(peer.clone())) {
+                Ok(session) => Shared(Arc::new(Mutex::new(session))),
+                Err(reason) => {
+                    failed(reason.to_string());
+                    continue;
+                }
+            };
             lock(&self.sessions).insert(key, session);
             // After the session is there: this queues the key at once.
             peer.watch(&self.poller, key);

@@ -4,6 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 /// What a volume could not do. A file is as it was before.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum VolumeError {
@@ -78,6 +80,24 @@ pub enum VolumeError {
 }
 
 impl VolumeError {
+    /// Whether the same may succeed soon, although nobody sees to the disk: the process or the machine
+    /// was short of descriptors or memory, or a signal came.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        const PASSING: [Errno; 5] = [
+            Errno::MFILE,
+            Errno::NFILE,
+            Errno::NOMEM,
+            Errno::INTR,
+            Errno::AGAIN,
+        ];
+        let VolumeError::Disk { source, .. } = self else {
+            return false;
+        };
+        let said = source.raw_os_error();
+        said.is_some_and(|said| PASSING.iter().any(|errno| errno.raw_os_error() == said))
+    }
+
     /// What the system said, where the disk is at fault: another directory may do better.
     pub(crate) fn of_the_disk(&self) -> Option<&Arc<io::Error>> {
         match self {

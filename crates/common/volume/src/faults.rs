@@ -33,6 +33,8 @@ struct Switches {
     writes: Option<i32>,
     syncs: Option<i32>,
     reads: Option<i32>,
+    /// How many attempts to read fail before one succeeds.
+    some_reads: Option<(u64, i32)>,
     removes: Option<i32>,
     /// How many writes succeed before one fails.
     one_write: Option<(u64, i32)>,
@@ -80,6 +82,12 @@ impl FaultyDisk {
     /// Files cannot be read, nor mapped.
     pub fn fail_reads(&self, errno: Option<i32>) {
         self.0.set(|switches| switches.reads = errno);
+    }
+
+    /// So many times a file cannot be read, then it can.
+    pub fn fail_some_reads(&self, times: u64, errno: i32) {
+        self.0
+            .set(|switches| switches.some_reads = Some((times, errno)));
     }
 
     /// Files cannot be removed.
@@ -156,6 +164,16 @@ impl Switches {
         below.is_none_or(|directory| file.starts_with(directory))
     }
 
+    /// The error of the next attempt to read, if it is one of those that fail.
+    fn next_read(&mut self, file: &Path) -> Option<i32> {
+        if !self.meet(file) {
+            return None;
+        }
+        let (left, errno) = self.some_reads.as_mut()?;
+        *left = left.checked_sub(1)?;
+        Some(*errno)
+    }
+
     /// How many bytes the next write may take, before the error if there is one.
     fn next_write(&mut self, first: usize) -> (usize, Option<i32>) {
         if let Some(errno) = self.writes {
@@ -192,6 +210,8 @@ impl Disk for FaultyDisk {
                 self.0.set(|switches| switches.opened_to_read += 1);
                 self.0.pass(|switches| switches.reads_held);
                 self.0.fault(file, |switches| switches.reads)?;
+                let next = self.0.lock().next_read(file);
+                next.map_or(Ok(()), failure)?;
             }
         }
         Ok(Box::new(Faulty {

@@ -490,14 +490,24 @@ fn without_lost(submission: &mut Submission) -> Vec<TaskId> {
             break;
         }
     }
+    let mut located = before.located;
+    located.retain(|located| !lost.contains(&located.task));
     *submission = Submission {
         client: before.client,
         number: before.number,
         last: before.last,
         option_sets: before.option_sets,
         constraints: before.constraints,
+        wanted: before.wanted,
+        located,
         offsets: vec![0],
-        ..Submission::default()
+        tasks: Vec::new(),
+        inputs: Vec::new(),
+        readers: Vec::new(),
+        ranks: Vec::new(),
+        functions: Vec::new(),
+        recipes: Vec::new(),
+        options: Vec::new(),
     };
     for (row, task) in before.tasks.iter().enumerate() {
         if lost.contains(task) {
@@ -515,4 +525,59 @@ fn without_lost(submission: &mut Submission) -> Vec<TaskId> {
     }
     lost.remove(&nobody);
     lost.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use treadle_scheduler::Located;
+    use treadle_types::WorkerId;
+
+    #[test]
+    fn what_is_not_lost_keeps_all_that_was_said_of_it() {
+        let located = |task| Located {
+            task: TaskId(task),
+            worker: Some(WorkerId(7)),
+            nbytes: u64::from(task),
+        };
+        let nobody = TaskId(u32::MAX);
+        // Task 1 reads what is gone, and 2 reads 1; 0 and 3 read neither.
+        let mut submission = Submission {
+            client: ClientId(1),
+            number: 5,
+            last: true,
+            tasks: (0..4).map(TaskId).collect(),
+            offsets: vec![0, 0, 1, 2, 3],
+            inputs: vec![nobody, TaskId(1), TaskId(0)],
+            readers: vec![10, 11, 12, 13],
+            ranks: vec![20, 21, 22, 23],
+            functions: (30..34).map(Symbol).collect(),
+            recipes: (40..44).map(|byte| vec![byte].into()).collect(),
+            options: vec![0, 1, 0, 1],
+            option_sets: vec![Options::default(); 2],
+            constraints: Vec::new(),
+            wanted: Vec::new(),
+            located: (0..4).map(located).collect(),
+        };
+        let cancelled = without_lost(&mut submission);
+        assert_eq!(cancelled, [TaskId(1), TaskId(2)]);
+        let left = Submission {
+            client: ClientId(1),
+            number: 5,
+            last: true,
+            tasks: vec![TaskId(0), TaskId(3)],
+            offsets: vec![0, 0, 1],
+            inputs: vec![TaskId(0)],
+            readers: vec![10, 13],
+            ranks: vec![20, 23],
+            functions: vec![Symbol(30), Symbol(33)],
+            recipes: vec![vec![40].into(), vec![43].into()],
+            options: vec![0, 1],
+            option_sets: vec![Options::default(); 2],
+            constraints: Vec::new(),
+            wanted: Vec::new(),
+            located: vec![located(0), located(3)],
+        };
+        assert_eq!(submission, left);
+    }
 }

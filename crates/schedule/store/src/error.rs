@@ -8,7 +8,7 @@ use crate::file::FormatError;
 use crate::{Form, StoredId};
 
 /// What the store could not do. Nothing is lost by any of these but [`StoreError::Corrupt`] and a
-/// file that cannot be read.
+/// file that cannot be read, unless the process only lacked descriptors or memory for that.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// There is no such object, or not any more.
@@ -91,10 +91,11 @@ impl StoreError {
     /// Whether an object that cannot be read for this reason is lost: it can never be read again.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        matches!(
-            self,
-            Self::Unknown { .. } | Self::Disk(_) | Self::Corrupt { .. }
-        )
+        match self {
+            Self::Unknown { .. } | Self::Corrupt { .. } => true,
+            Self::Disk(error) => !error.is_passing(),
+            _ => false,
+        }
     }
 }
 

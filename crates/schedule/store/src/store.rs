@@ -169,7 +169,7 @@ impl Store {
                     let file = state.contents[&key].file.clone();
                     // The memory is counted from here on.
                     inner.unlock(state);
-                    let outcome = file.map(|file| read(id, &file));
+                    let outcome = file.map(|file| read_patiently(id, &file));
                     let outcome = outcome.expect("what is read has a file");
                     state = inner.lock();
                     state.ledger.read_done(key, outcome.is_ok());
@@ -350,6 +350,22 @@ impl Consumer for Store {
     fn set_target(&self, bytes: u64) {
         Store::set_target(self, bytes);
     }
+}
+
+/// Milliseconds between attempts to read a file that may succeed soon.
+const PAUSES: [u64; 4] = [1, 4, 16, 64];
+
+/// Reads an object's file; again, a few times, while the process has no descriptor for it, say.
+fn read_patiently(id: StoredId, file: &File) -> Result<Arc<Frames>, StoreError> {
+    for pause in PAUSES {
+        match read(id, file) {
+            Err(StoreError::Disk(error)) if error.is_passing() => {
+                thread::sleep(Duration::from_millis(pause))
+            }
+            outcome => return outcome,
+        }
+    }
+    read(id, file)
 }
 
 /// Reads an object's file. What the store wrote was in memory once: the length fits.

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::{Fails, Fixture, LONG, Value, bytes, eventually, files, id};
-use libc::{EDQUOT, EIO, ENOSPC};
+use libc::{EDQUOT, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC};
 use tiny::Tiny;
 use treadle_store::file::FormatError;
 use treadle_store::{Form, Live, Options, Store, StoreError};
@@ -151,6 +151,39 @@ fn a_file_that_cannot_be_read_may_be_later() {
     f.check();
     f.disk.fail_reads(None);
     holds(&f.store, 1, 500);
+}
+
+#[test]
+fn a_file_for_which_there_is_no_descriptor_is_not_lost() {
+    for errno in [EMFILE, ENFILE, ENOMEM] {
+        let f = Fixture::new(0, 2000);
+        f.put(1, 500);
+        f.settle();
+        f.disk.fail_some_reads(2, errno);
+        holds(&f.store, 1, 500);
+        f.settle();
+        f.disk.fail_reads(Some(errno));
+        let before = f.disk.reads();
+        let error = f.store.get(id(1)).unwrap_err();
+        assert!(!error.is_lost(), "{error}");
+        assert!((2..20).contains(&(f.disk.reads() - before)));
+        f.check();
+        f.disk.fail_reads(None);
+        holds(&f.store, 1, 500);
+    }
+}
+
+#[test]
+fn a_file_that_the_disk_does_not_give_is_lost() {
+    for errno in [EIO, ENOENT] {
+        let f = Fixture::new(0, 2000);
+        f.put(1, 500);
+        f.settle();
+        f.disk.fail_reads(Some(errno));
+        let before = f.disk.reads();
+        assert!(f.store.get(id(1)).unwrap_err().is_lost());
+        assert_eq!(f.disk.reads() - before, 1);
+    }
 }
 
 #[test]

@@ -145,7 +145,7 @@ impl ServiceHost {
                 continue;
             };
             let served = caught(|| match turn.key() {
-                ACCEPT => self.accept(services),
+                ACCEPT => self.accept(services, failed),
                 END => {}
                 key => self.turn(key),
             });
@@ -158,14 +158,17 @@ impl ServiceHost {
         self.end.set();
     }
 
-    /// Lets in who waits.
-    fn accept(&self, services: &Services) {
+    /// Lets in who waits. One whose service panics is not let in; those behind it are.
+    fn accept(&self, services: &Services, failed: &dyn Fn(String)) {
         while let Ok(Some(peer)) = self.listener.try_accept() {
             // Others are refused in the handshake.
             let Some(service) = services.get(&peer.service()) else {
                 continue;
             };
-            self.adopt(&peer, service.connected(peer.clone()));
+            match caught(|| service.connected(peer.clone())) {
+                Ok(session) => self.adopt(&peer, session),
+                Err(reason) => failed(reason.to_string()),
+            }
         }
     }
 

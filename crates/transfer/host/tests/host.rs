@@ -32,8 +32,12 @@ struct Named(&'static str, Arc<AtomicUsize>);
 
 struct Naming(&'static str, Peer, Arc<AtomicUsize>);
 
+/// The number of a client that the services do not survive.
+const DEADLY: u32 = 13;
+
 impl Service for Named {
     fn connected(&self, peer: Peer) -> Box<dyn Session> {
+        assert_ne!(peer.client(), DEADLY, "on purpose");
         self.1.fetch_add(1, Ordering::SeqCst);
         Box::new(Naming(self.0, peer, Arc::clone(&self.1)))
     }
@@ -60,12 +64,25 @@ impl Drop for Naming {
 
 struct Scene {
     host: Arc<ServiceHost>,
+    /// What to serve, until it does.
+    start: Option<Box<dyn FnOnce(&Arc<ServiceHost>)>>,
     sessions: Arc<AtomicUsize>,
     panics: mpsc::Receiver<String>,
 }
 
 impl Scene {
     fn new() -> Self {
+        let mut scene = Self::bound();
+        scene.start();
+        scene
+    }
+
+    fn start(&mut self) {
+        self.start.take().unwrap()(&self.host);
+    }
+
+    /// It listens, and serves nobody yet.
+    fn bound() -> Self {
         let offer = |service, name| Offer {
             service,
             name,
@@ -81,17 +98,25 @@ impl Scene {
         let services = HashMap::from([(1, named("one")), (2, named("two"))]);
         let (told, panics) = mpsc::channel();
         let failed = move |reason| told.send(reason).unwrap();
-        host.start(services, 2, "host", failed).unwrap();
+        let start = move |host: &Arc<ServiceHost>| {
+            host.start(services, 2, "host", failed).unwrap();
+        };
         Self {
             host,
+            start: Some(Box::new(start)),
             sessions,
             panics,
         }
     }
 
     fn dial(&self, service: u32) -> Result<Peer, NetError> {
+        self.dial_as(0, service)
+    }
+
+    fn dial_as(&self, client: u32, service: u32) -> Result<Peer, NetError> {
         let dialling = Options {
             service,
+            client,
             ..options()
         };
         Peer::connect(self.host.address(), &dialling, &mut soon())
@@ -143,6 +168,20 @@ fn a_session_that_panics_is_reported_and_the_others_go_on() {
     assert!(reason.contains("on purpose"), "{reason}");
     eventually("its connection is closed", || one.ended().is_some());
     assert_eq!(ask(&two, 1).unwrap(), "two");
+}
+
+#[test]
+fn a_service_that_panics_lets_those_in_who_wait_behind() {
+    let mut scene = Scene::bound();
+    let deadly = scene.dial_as(DEADLY, 1).unwrap();
+    let others: Vec<_> = (0..3).map(|_| scene.dial(2).unwrap()).collect();
+    scene.start();
+    let reason = scene.panics.recv_timeout(SOON).unwrap();
+    assert!(reason.contains("on purpose"), "{reason}");
+    for other in others {
+        assert_eq!(ask(&other, 1).unwrap(), "two");
+    }
+    eventually("its connection is closed", || deadly.ended().is_some());
 }
 
 #[test]

@@ -12,7 +12,7 @@ use treadle_reactor::{Driver, Wait, Waiters, awake, drivers};
 use treadle_security::secret::random;
 use treadle_security::tls::Tls;
 
-use crate::address::Address;
+use crate::address::{Address, AddressError};
 use crate::dialled::{self, ClusterId};
 use crate::error::NetError;
 use crate::handshake::{Handshake, HandshakeError};
@@ -84,22 +84,7 @@ impl Peer {
         options: &Options,
         wait: &mut Wait<'_>,
     ) -> Result<Self, NetError> {
-        let slot = Arc::new((Mutex::new(None), Waiters::default()));
-        let result = Arc::clone(&slot);
-        let finish = move |outcome| {
-            *lock(&result.0) = Some(outcome);
-            result.1.wake();
-        };
-        let dial = Dial::new(address, options, Box::new(finish))?;
-        let driver = Arc::clone(&dial.driver);
-        dial.start(address.resolve()?);
-        let mut outcome = None;
-        let mut done = || {
-            outcome = lock(&slot.0).take();
-            outcome.is_some()
-        };
-        driver.wait(&slot.1, &mut done, wait)?;
-        outcome.expect("the wait ended with it")
+        connect(address, options, Address::resolve, wait)
     }
 
     /// Starts to connect to a listener, without waiting for it. `finish` is called once, by this thread
@@ -109,48 +94,38 @@ impl Peer {
         options: &Options,
         finish: impl FnOnce(Result<Self, NetError>) + Send + 'static,
     ) {
-        let finish: Finished = Box::new(finish);
-        if address.host.parse::<IpAddr>().is_ok() {
-            return dial(address, options, finish);
-        }
-        // A resolver may take long to answer.
-        let slot = Arc::new(Mutex::new(Some(finish)));
-        let (later, options) = (Arc::clone(&slot), options.clone());
-        let to = address.clone();
-        let started = thread::start("treadle-resolve", move || {
-            if let Some(finish) = lock(&later).take() {
-                dial(&to, &options, finish);
-            }
-        });
-        if let Err(error) = started
-            && let Some(finish) = lock(&slot).take()
-        {
-            finish(Err(NetError::io(format!("resolving {address}"), error)));
+        match Dial::new(address, options, Box::new(finish)) {
+            Ok(dial) => dial.resolve(Address::resolve),
+            Err((finish, error)) => finish(Err(error)),
         }
     }
 }
 
 type Finished = Box<dyn FnOnce(Result<Peer, NetError>) + Send>;
+type Resolve = fn(&Address) -> Result<Vec<SocketAddr>, AddressError>;
 
-fn dial(address: &Address, options: &Options, finish: Finished) {
-    // Whoever fails takes it from there.
-    let slot = Arc::new(Mutex::new(Some(finish)));
-    let later = Arc::clone(&slot);
+fn connect(
+    address: &Address,
+    options: &Options,
+    resolve: Resolve,
+    wait: &mut Wait<'_>,
+) -> Result<Peer, NetError> {
+    let slot = Arc::new((Mutex::new(None), Waiters::default()));
+    let result = Arc::clone(&slot);
     let finish = move |outcome| {
-        if let Some(finish) = take(&later) {
-            finish(outcome);
-        }
+        *lock(&result.0) = Some(outcome);
+        result.1.wake();
     };
-    let dial = Dial::new(address, options, Box::new(finish));
-    let outcome = dial.and_then(|dial| Ok((dial, address.resolve()?)));
-    match outcome {
-        Ok((dial, sockets)) => dial.start(sockets),
-        Err(error) => {
-            if let Some(finish) = take(&slot) {
-                finish(Err(error));
-            }
-        }
-    }
+    let dial = Dial::new(address, options, Box::new(finish)).map_err(|(_, error)| error)?;
+    let driver = Arc::clone(&dial.driver);
+    dial.resolve(resolve);
+    let mut outcome = None;
+    let mut done = || {
+        outcome = lock(&slot.0).take();
+        outcome.is_some()
+    };
+    driver.wait(&slot.1, &mut done, wait)?;
+    outcome.expect("the wait ended with it")
 }
 
 /// A way to an address.
@@ -176,25 +151,62 @@ struct Dial {
 }
 
 impl Dial {
-    fn new(address: &Address, options: &Options, finish: Finished) -> Result<Self, NetError> {
+    /// A dial that has not begun; without one, what was to be called, and why.
+    fn new(
+        address: &Address,
+        options: &Options,
+        finish: Finished,
+    ) -> Result<Self, (Finished, NetError)> {
         let failed = |source| NetError::io(format!("connecting to {address}"), source);
         let driver = match &options.lane {
-            Some(lane) => Arc::clone(lane.driver()),
-            None => {
-                let drivers = drivers().map_err(failed)?;
-                Arc::clone(&drivers[random::<1>()[0] as usize % drivers.len()])
-            }
+            Some(lane) => Ok(Arc::clone(lane.driver())),
+            None => drivers()
+                .map(|drivers| Arc::clone(&drivers[random::<1>()[0] as usize % drivers.len()])),
+        };
+        let driver = driver.map_err(failed);
+        let parts = driver.and_then(|driver| Ok((driver, Security::new(address, options)?)));
+        let (driver, security) = match parts {
+            Ok(parts) => parts,
+            Err(error) => return Err((finish, error)),
         };
         Ok(Self {
             address: address.clone(),
             options: options.clone(),
-            security: Security::new(address, options)?,
+            security,
             driver,
             limit: awake::now().saturating_add(options.connect_timeout),
             ways: VecDeque::new(),
             failure: None,
             finish,
         })
+    }
+
+    /// Finds the ways, and starts. A resolver may take long to answer, and cannot be interrupted: a thread of
+    /// its own asks it.
+    fn resolve(self, resolve: Resolve) {
+        if self.address.host.parse::<IpAddr>().is_ok() {
+            return self.resolved(resolve);
+        }
+        let address = self.address.clone();
+        let slot = Arc::new(Mutex::new(Some(self)));
+        let later = Arc::clone(&slot);
+        let started = thread::start("treadle-resolve", move || {
+            if let Some(dial) = take(&later) {
+                dial.resolved(resolve);
+            }
+        });
+        if let Err(error) = started
+            && let Some(dial) = take(&slot)
+        {
+            (dial.finish)(Err(NetError::io(format!("resolving {address}"), error)));
+        }
+    }
+
+    fn resolved(self, resolve: Resolve) {
+        match resolve(&self.address) {
+            Ok(sockets) => self.start(sockets),
+            Err(error) => (self.finish)(Err(error.into())),
+        }
     }
 
     fn start(mut self, sockets: Vec<SocketAddr>) {
@@ -319,4 +331,41 @@ fn connected(opened: Opened, options: &Options, remote: Remote, address: String)
         let _ = stripes::descriptors(peer.shared(), &theirs.descriptors);
     }
     peer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+    use treadle_security::secret::Secret;
+
+    /// Whoever waits gives up, or is interrupted, while the resolver has not answered.
+    #[test]
+    fn a_resolver_that_does_not_answer_holds_nobody_up() {
+        static ANSWERS: Mutex<()> = Mutex::new(());
+        fn resolve(address: &Address) -> Result<Vec<SocketAddr>, AddressError> {
+            drop(lock(&ANSWERS));
+            address.resolve()
+        }
+        let options = Options {
+            secret: Some(Secret::new([7; 32]).unwrap()),
+            ..Options::default()
+        };
+        let address = "localhost:1".parse().unwrap();
+        let held = lock(&ANSWERS);
+        let mut late = Wait {
+            deadline: Some(Instant::now()),
+            interrupted: None,
+        };
+        let error = connect(&address, &options, resolve, &mut late).unwrap_err();
+        assert!(matches!(error, NetError::Timeout), "{error}");
+        let mut interrupted = || true;
+        let mut wait = Wait {
+            deadline: None,
+            interrupted: Some(&mut interrupted),
+        };
+        let error = connect(&address, &options, resolve, &mut wait).unwrap_err();
+        assert!(matches!(error, NetError::Interrupted), "{error}");
+        drop(held);
+    }
 }

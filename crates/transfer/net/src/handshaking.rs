@@ -27,6 +27,11 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
+    /// Closes it: nobody wants it.
+    pub(crate) fn abandon(self) {
+        self.driver.sources.deregister(self.token);
+    }
+
     /// Has another driver drive it.
     pub(crate) fn moved(self, driver: &Arc<Driver>) -> io::Result<Self> {
         self.driver.sources.deregister(self.token);
@@ -59,6 +64,8 @@ impl Source for Nobody {
 pub(crate) trait Admission: Send + Sync {
     /// Answers or refuses a client.
     fn asked(&self, hello: &proto::Hello, stream: &Stream, handshake: &mut Handshake);
+    /// A client has proved what it had to. It is about to learn that this side has, too.
+    fn proved(&self, handshake: &Handshake);
     /// Whether others wait until this one is through.
     fn is_crowded(&self) -> bool;
 }
@@ -186,7 +193,12 @@ impl Making {
                         failure = Some(HandshakeError::Refused("by this side".into()));
                     }
                 }
-                Ok(Step::Done) => self.done = true,
+                Ok(Step::Done) => {
+                    self.done = true;
+                    if let Some(admission) = &self.admission {
+                        admission.proved(&self.handshake);
+                    }
+                }
                 Err(error) => failure = Some(error),
             }
         }

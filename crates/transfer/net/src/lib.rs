@@ -9,6 +9,7 @@
 //! | `handshake`, `handshaking` | who may talk: the proofs of `treadle-security`, carried |
 //! | `dialled` | whether who was dialled is who was reached |
 //! | `dial`, [`listener`](Listener), `local` | connecting, accepting; connections within a host |
+//! | `sessions` | the pairs of a listener, and what comes for one before it is there |
 //! | `control`, `stripes`, `outgoing`, `incoming`, `segments` | connections of a pair |
 //! | `inner`, [`peer`](Peer), `objects` | the pair, and what is on its way |
 //! | `memory` | what objects are received into, and the frames that the application gets |
@@ -47,6 +48,7 @@ mod peer;
 mod poller;
 pub mod pool;
 mod segments;
+mod sessions;
 mod stream;
 mod stripes;
 #[cfg(test)]

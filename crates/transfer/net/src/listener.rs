@@ -1,12 +1,12 @@
 //! Listening: who connects, and the pairs that came of it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -14,7 +14,7 @@ use treadle_reactor::thread::lock;
 use treadle_reactor::{Driver, Interest, Readiness, Source, Token, Wait, Waiters, Waker, drivers};
 use treadle_security::secret::random;
 use treadle_security::tls::Tls;
-use treadle_transfer::{Config, StripeId};
+use treadle_transfer::Config;
 
 use crate::address::Address;
 use crate::dialled::{self, ClusterId};
@@ -26,10 +26,13 @@ use crate::local;
 use crate::options::{Offer, Options, Security};
 use crate::peer::{Established, Peer, Shared};
 use crate::poller::{Poller, Watch};
-use crate::segments::Channel;
+use crate::sessions::{Joined, Sessions};
 use crate::stream::{Stream, tune};
-use crate::stripes::start_stripe;
+use crate::stripes::attach;
 use crate::wire::proto::{self, Role};
+
+#[cfg(test)]
+mod tests;
 
 /// Connections in the middle of their handshake; more of them wait in the kernel's queue.
 const MAX_HANDSHAKES: usize = 256;
@@ -69,7 +72,7 @@ struct Listening {
 }
 
 struct Accepting {
-    sessions: HashMap<u64, Weak<Shared>>,
+    sessions: Sessions<Shared, Opened>,
     waiting: VecDeque<Peer>,
     waker: Option<Waker>,
     watch: Option<Arc<Watch>>,
@@ -126,7 +129,7 @@ impl Listener {
             handshakes: AtomicUsize::new(0),
             waiters: Waiters::default(),
             accepting: Mutex::new(Accepting {
-                sessions: HashMap::new(),
+                sessions: Sessions::new(),
                 waiting: VecDeque::new(),
                 waker: None,
                 watch: None,
@@ -279,8 +282,8 @@ impl Listening {
     /// Gives up the port when the listener is closed and no connection needs it.
     fn leave(&self) {
         let mut accepting = self.accepting();
-        accepting.sessions.retain(|_, pair| pair.strong_count() > 0);
-        if !accepting.closed || !accepting.sessions.is_empty() {
+        let is_unused = accepting.sessions.sweep();
+        if !accepting.closed || !is_unused {
             return;
         }
         let (tcp, unix) = (accepting.tcp.take(), accepting.unix.take());
@@ -317,37 +320,29 @@ impl Listening {
         offers.find(|offer| offer.service == service)
     }
 
-    fn pair(&self, session: u64) -> Option<Arc<Shared>> {
-        self.accepting().sessions.get(&session)?.upgrade()
+    /// A handshake is over.
+    fn shaken(&self, opened: Result<Opened, HandshakeError>, session: u64, address: String) {
+        match opened {
+            Ok(opened) if opened.hello.role() == Role::Control => {
+                self.welcome(opened, session, address);
+            }
+            Ok(opened) => {
+                let session = opened.hello.session;
+                let joined = self.accepting().sessions.join(session, opened);
+                match joined {
+                    Joined::Pair(pair, opened) => attach(&pair, opened),
+                    Joined::Waits => {}
+                    Joined::Nobody(opened) => opened.abandon(),
+                }
+            }
+            Err(_) => self.give_up(session),
+        }
     }
 
-    /// A handshake is done.
-    fn opened(&self, opened: Opened, session: u64, address: String) {
-        let stripe = StripeId(opened.hello.stripe);
-        let abandon = |opened: Opened| opened.driver.sources.deregister(opened.token);
-        if opened.hello.role() == Role::Control {
-            self.welcome(opened, session, address);
-            return;
-        }
-        let Some(pair) = self.pair(opened.hello.session) else {
-            return abandon(opened);
-        };
-        match opened.hello.role() {
-            Role::StripeToListener => start_stripe(&pair, stripe, opened, false),
-            Role::StripeToClient => start_stripe(&pair, stripe, opened, true),
-            // Where the pair itself lives: no other thread wakes for it.
-            Role::Descriptors => match opened.moved(&pair.driver) {
-                Ok(Opened {
-                    stream: Stream::Unix(socket),
-                    driver,
-                    token,
-                    ..
-                }) => Channel::start(&pair, socket, &driver, token),
-                Ok(opened) => abandon(opened),
-                Err(_) => {}
-            },
-            Role::Unspecified | Role::Control => abandon(opened),
-        }
+    /// There will be no pair of this session.
+    fn give_up(&self, session: u64) {
+        let early = self.accepting().sessions.give_up(session);
+        early.into_iter().for_each(Opened::abandon);
     }
 
     /// A new pair.
@@ -357,7 +352,7 @@ impl Listening {
             match opened.moved(lane.driver()) {
                 Ok(moved) => opened = moved,
                 // No descriptor is left: it is closed.
-                Err(_) => return,
+                Err(_) => return self.give_up(session),
             }
         }
         let patience = Duration::from_millis(opened.hello.patience_ms.into());
@@ -370,7 +365,7 @@ impl Listening {
             driver: opened.driver,
             token: opened.token,
             session,
-            session_secret: opened.session_secret,
+            session_secret: opened.session_secret.clone(),
             peer_credit: opened.hello.credit,
             service,
             client: opened.hello.client,
@@ -379,10 +374,11 @@ impl Listening {
         };
         let peer = Peer::start(established, &config, None);
         let mut accepting = self.accepting();
-        accepting.sessions.retain(|_, pair| pair.strong_count() > 0);
-        accepting
+        accepting.sessions.sweep();
+        let pair = Arc::clone(peer.shared());
+        let early = accepting
             .sessions
-            .insert(session, Arc::downgrade(peer.shared()));
+            .open(session, opened.session_secret, &pair);
         let refused = if accepting.closed || accepting.waiting.len() >= MAX_WAITING {
             Some(peer)
         } else {
@@ -390,6 +386,9 @@ impl Listening {
             None
         };
         drop(accepting);
+        for opened in early {
+            attach(&pair, opened);
+        }
         drop(refused);
         self.notify();
     }
@@ -438,12 +437,20 @@ impl Admission for Candidate {
             role @ (Role::StripeToListener | Role::StripeToClient | Role::Descriptors)
                 if is_local == (role == Role::Descriptors) =>
             {
-                match state.pair(theirs.session) {
-                    Some(pair) => handshake.answer(own, Some(pair.session_secret.clone())),
+                let secret = state.accepting().sessions.secret(theirs.session);
+                match secret {
+                    Some(secret) => handshake.answer(own, Some(secret)),
                     None => handshake.refuse("there is no such session here any more"),
                 }
             }
             _ => handshake.refuse("this connection cannot be used for that"),
+        }
+    }
+
+    fn proved(&self, handshake: &Handshake) {
+        if handshake.peer().role() == Role::Control {
+            let secret = handshake.session_secret();
+            self.state.accepting().sessions.begin(self.session, secret);
         }
     }
 
@@ -524,9 +531,7 @@ impl Acceptor {
             HANDSHAKE_TIMEOUT,
             Box::new(move |opened| {
                 after.handshakes.fetch_sub(1, Ordering::Relaxed);
-                if let Ok(opened) = opened {
-                    after.opened(opened, session, from);
-                }
+                after.shaken(opened, session, from);
             }),
         );
         if started.is_err() {

@@ -99,6 +99,27 @@ fn dial_stripe(
     Handshaking::start(driver, stream, handshake, None, STRIPE_TIMEOUT, finish)
 }
 
+/// Gives a further connection that a client has opened to its pair.
+pub(crate) fn attach(pair: &Arc<Shared>, opened: Opened) {
+    let stripe = StripeId(opened.hello.stripe);
+    match opened.hello.role() {
+        Role::StripeToListener => start_stripe(pair, stripe, opened, false),
+        Role::StripeToClient => start_stripe(pair, stripe, opened, true),
+        // Where the pair itself lives: no other thread wakes for it.
+        Role::Descriptors => match opened.moved(&pair.driver) {
+            Ok(Opened {
+                stream: Stream::Unix(socket),
+                driver,
+                token,
+                ..
+            }) => Channel::start(pair, socket, &driver, token),
+            Ok(opened) => opened.abandon(),
+            Err(_) => {}
+        },
+        Role::Unspecified | Role::Control => opened.abandon(),
+    }
+}
+
 /// Gives an open connection to the pair whose stripe it is.
 pub(crate) fn start_stripe(shared: &Arc<Shared>, stripe: StripeId, opened: Opened, sends: bool) {
     let Opened {

@@ -169,7 +169,7 @@ fn attempt(
             shared.log(&format!("{object:?}, an input, cannot be read: {error}"));
             return Outcome::Missing(object);
         }
-        // There is no memory to read it into: another task may find some.
+        // There is no memory or no descriptor to read it: another task may find some.
         Err((_, error)) => {
             let error = pyo3::exceptions::PyMemoryError::new_err(error.to_string());
             return raised(py, shared, task, &error);

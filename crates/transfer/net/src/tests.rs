@@ -6,13 +6,17 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use treadle_memory::Pool;
 use treadle_reactor::{Interest, Readiness, Source, Token, Wait, drivers};
 use treadle_security::secret::Secret;
 use treadle_security::tls::fuzzing::Ca;
 use treadle_security::tls::{NODE_NAME, Tls};
 use treadle_transfer::TransferId;
+use treadle_transfer::layout::{Layout, Place};
 
 use crate::handshaking::Nobody;
+use crate::objects::gather;
 use crate::peer::Established;
 use crate::stream::{Stream, would_block};
 use crate::{Config, Listener, Options, Peer, wire};
@@ -32,6 +36,31 @@ fn tcp_pair() -> (TcpStream, TcpStream) {
         socket.set_nonblocking(true).unwrap();
     }
     (here, there)
+}
+
+/// Their memory is used again.
+#[test]
+fn between_frames_that_are_gathered_is_nothing_of_others() {
+    const SIZE: usize = 50_001;
+    let frames: Vec<Bytes> = (1..=9).map(|byte| vec![byte; SIZE].into()).collect();
+    let layout = Layout::of(&[SIZE as u64; 9]).unwrap();
+    let length = layout.regions[0] as usize;
+    let mut used = Pool::global().buffer(length).unwrap();
+    used.as_mut_slice().fill(0xff);
+    drop(used);
+    let regions = gather(&frames, &layout).unwrap();
+    assert_eq!(regions.len(), 1);
+    for (at, byte) in regions[0].iter().enumerate() {
+        let frame = layout.places.iter().position(|place| match *place {
+            Place::Region { offset, .. } => (offset as usize..offset as usize + SIZE).contains(&at),
+            Place::Inline { .. } => false,
+        });
+        assert_eq!(
+            usize::from(*byte),
+            frame.map_or(0, |frame| frame + 1),
+            "at {at}"
+        );
+    }
 }
 
 /// The socket does not report what has been read from it.

@@ -25,8 +25,8 @@ pub(crate) fn list_registry<'py>(
         .map_err(|error| PyValueError::new_err(format!("{error}")))?;
     let credentials = Credentials::from_environment().map_err(raised)?;
     let registry = open(&location, &credentials, &Config::default()).map_err(raised)?;
-    let watch = registry.watch().map_err(raised)?;
-    let skipped = interruptible(py, Some(timeout), |is_over| follow(&*watch, is_over))?;
+    let mut watch = registry.watch().map_err(raised)?;
+    let skipped = interruptible(py, Some(timeout), |is_over| follow(&mut *watch, is_over))?;
     let list = watch.list();
     let why = list.why.map(|failure| failure.why);
     match (list.age, why) {
@@ -42,7 +42,7 @@ pub(crate) fn list_registry<'py>(
 }
 
 /// Follows the news until the list is current, the registry refuses, or `is_over`. Returns what is skipped.
-fn follow(watch: &dyn Watch, is_over: &mut dyn FnMut() -> bool) -> Vec<(String, String)> {
+fn follow(watch: &mut dyn Watch, is_over: &mut dyn FnMut() -> bool) -> Vec<(String, String)> {
     let mut skipped = Vec::new();
     while !is_over() {
         for news in watch.next(LOOK) {

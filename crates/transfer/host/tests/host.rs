@@ -33,7 +33,7 @@ struct Named(&'static str, Arc<AtomicUsize>);
 struct Naming(&'static str, Peer, Arc<AtomicUsize>);
 
 /// The number of a client that the services do not survive.
-const DEADLY: u32 = 13;
+const DEADLY: u64 = 13;
 
 impl Service for Named {
     fn connected(&self, peer: Peer) -> Box<dyn Session> {
@@ -113,7 +113,7 @@ impl Scene {
         self.dial_as(0, service)
     }
 
-    fn dial_as(&self, client: u32, service: u32) -> Result<Peer, NetError> {
+    fn dial_as(&self, client: u64, service: u32) -> Result<Peer, NetError> {
         let dialling = Options {
             service,
             client,

@@ -62,10 +62,13 @@ impl Drop for Naming {
     }
 }
 
+/// Begins to serve: once, when the test is ready.
+type Start = Box<dyn FnOnce(&Arc<ServiceHost>)>;
+
 struct Scene {
     host: Arc<ServiceHost>,
     /// What to serve, until it does.
-    start: Option<Box<dyn FnOnce(&Arc<ServiceHost>)>>,
+    start: Option<Start>,
     sessions: Arc<AtomicUsize>,
     panics: mpsc::Receiver<String>,
 }

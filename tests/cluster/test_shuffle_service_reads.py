@@ -64,7 +64,8 @@ import os, sys, threading
 from treadle.shuffle import Service
 
 address, application, number, generation = sys.argv[1], *map(int, sys.argv[2:])
-shuffle = Service(address, application=application, timeout=600).attach(number)
+service = Service(address, own_master=False, application=application, timeout=600)
+shuffle = service.attach(number)
 reader = shuffle.reader(generation)
 
 def read(partition):
@@ -134,7 +135,7 @@ def test_a_process_that_the_master_has_dropped_holds_up_not_even_its_own_applica
     with (
         wide_shuffle(servers) as shuffle,
         stopped_reader(servers, shuffle, application=7),
-        Service(servers.master.address, application=7, timeout=SOON) as other,
+        Service(servers.master.address, own_master=False, application=7, timeout=SOON) as other,
     ):
         reader = other.attach(shuffle.number).reader(shuffle.generation)
         # Less than a server waits for a connection by itself.

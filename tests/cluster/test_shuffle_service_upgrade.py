@@ -30,7 +30,7 @@ def servers(
         # Its own connection is of this process, and so of that release, too.
         servers = new_servers()
     servers.service.close()
-    servers.service = Service(servers.master.address, timeout=SOON)
+    servers.service = Service(servers.master.address, own_master=False, timeout=SOON)
     return servers
 
 
@@ -129,10 +129,10 @@ def test_who_is_too_old_or_too_new_is_refused_by_name(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = {
-        NOW - 1: "it speaks protocol 0 of the shuffle service, and the shuffle master "
-        r"\(.*\) speaks protocol 1: upgrade this process",
-        AFTER: "it speaks protocols 2 to 3 of the shuffle service, and the shuffle master "
-        r"\(.*\) speaks protocol 1: upgrade that first",
+        NOW - 1: "it speaks protocol 1 of the shuffle service, and the shuffle master "
+        r"\(.*\) speaks protocol 2: upgrade this process",
+        AFTER: "it speaks protocols 3 to 4 of the shuffle service, and the shuffle master "
+        r"\(.*\) speaks protocol 2: upgrade that first",
     }
     for protocol, reason in said.items():
         with monkeypatch.context() as patch:
@@ -155,4 +155,4 @@ def test_who_could_not_speak_with_a_member_is_refused_by_its_name(
     monkeypatch.setenv(SAID, str(AFTER))
     server = servers.begin("new")
     assert server.wait() == 1
-    assert "speaks protocol 1: upgrade that first" in server.lines[-1]
+    assert "speaks protocol 2: upgrade that first" in server.lines[-1]

@@ -379,16 +379,19 @@ def _what_keeps(name: str, state: dict[str, Any]) -> str | None:
     servers = {server["name"]: server for server in state["servers"]}
     if name not in servers:
         return None
-    partitions = servers[name]["partitions"]
-    if not partitions:
+    partitions, held = servers[name]["partitions"], servers[name]["held_bytes"]
+    if partitions:
+        holds = (
+            f"{name} still holds {partitions} {'partition' if partitions == 1 else 'partitions'}"
+        )
+    elif held:
+        holds = f"{name} still holds {held} bytes of applications with masters of their own"
+    else:
         return f"{name} holds nothing any more, and ends"
-    holds = f"{name} still holds {partitions} {'partition' if partitions == 1 else 'partitions'}"
     others = [server for other, server in servers.items() if other != name]
     if any(server["weight"] and not server["leaving"] for server in others):
         return f"{holds}, which are copied to other servers"
     names = [str(shuffle["name"]) for shuffle in state["shuffles"]]
     running = ", ".join(sorted(names)[:3]) + (", …" if len(names) > 3 else "")
-    return (
-        f"{holds}, and no other server can take them. Start one, or end the shuffles that run "
-        f"({running})"
-    )
+    which = f" ({running})" if names else ""
+    return f"{holds}, and no other server can take them. Start one, or end the shuffles that run{which}"

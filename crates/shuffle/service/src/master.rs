@@ -29,7 +29,7 @@ use crate::master::known::Known;
 use crate::master::links::Links;
 use crate::master::registry::Registry;
 use crate::master::visitor::Members;
-use crate::member::MemberOptions;
+use crate::member::{Member as Registered, MemberOptions};
 use crate::protocol::Protocol;
 use crate::records::Records;
 use crate::room::weight;
@@ -131,6 +131,13 @@ impl ShuffleMaster {
     /// refuses the master; the application has another one ([`ServiceError::Elsewhere`]).
     pub fn start(options: MasterOptions, wait: &mut Wait<'_>) -> Result<Self, ServiceError> {
         let number = number();
+        let (mut options, mut member) = (options, None);
+        if let Some(registry) = &options.registry {
+            let registry = Registered::connect(registry.clone(), wait)?;
+            // What is taken for a silence is one everywhere.
+            options.timeout = registry.timeout();
+            member = Some(registry);
+        }
         let cluster = ClusterId::random();
         let mut net = Options {
             cluster: Some(cluster),
@@ -208,14 +215,14 @@ impl ShuffleMaster {
         })
         .map_err(no_thread)?;
         let master = Self(inner);
-        if let Some(registry) = options.registry {
-            master.register(registry, wait)?;
+        if let (Some(registry), Some(member)) = (options.registry, member) {
+            master.register(registry, member)?;
         }
         Ok(master)
     }
 
-    /// Joins the registry, and connects to the servers that it knows.
-    fn register(&self, registry: MemberOptions, wait: &mut Wait<'_>) -> Result<(), ServiceError> {
+    /// Registers it, and connects to the servers that the registry knows.
+    fn register(&self, registry: MemberOptions, member: Registered) -> Result<(), ServiceError> {
         let no_thread = |source| ServiceError::System {
             what: "starting a thread",
             source,
@@ -227,7 +234,7 @@ impl ShuffleMaster {
             }
         })
         .map_err(no_thread)?;
-        let member = registered::join(&self.0, &registry, wait)?;
+        registered::register(&self.0, &registry, &member)?;
         if let Some(links) = &self.0.links {
             links.settle(SETTLE);
         }

@@ -80,6 +80,8 @@ pub(crate) struct Shared {
     peer: Peer,
     plane: OnceLock<Plane>,
     observed: Observed,
+    /// What the master takes for a silence.
+    timeout: Duration,
     /// Messages for the master that are not sent.
     outbox: Mutex<Vec<ToMaster>>,
     /// Held while they are sent, so that they stay in order.
@@ -122,6 +124,7 @@ impl Member {
             peer: peer.clone(),
             plane: OnceLock::new(),
             observed: Observed::default(),
+            timeout: Duration::from_millis(welcome.timeout_ms),
             outbox: Mutex::default(),
             sending: Mutex::default(),
             calls: Mutex::default(),
@@ -133,7 +136,7 @@ impl Member {
             changed: Condvar::new(),
         });
         // What the master takes for a silence is one everywhere.
-        let timeout = Duration::from_millis(welcome.timeout_ms);
+        let timeout = shared.timeout;
         (net.pair.timeout, net.patience) = (timeout, timeout);
         let words = Box::new(MemberCallbacks(Arc::downgrade(&shared)));
         let plane = Plane::new(id, tenant, "", net, files, config(), words);
@@ -157,6 +160,11 @@ impl Member {
     /// Its number.
     pub fn id(&self) -> ServerId {
         self.0.id
+    }
+
+    /// What the master takes for a silence.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.0.timeout
     }
 
     /// The shuffle plane of the process.

@@ -171,7 +171,7 @@ class Service:
 
     def _native_of(self, number: int, limit: float) -> Any:
         """Return the connection to the master of a shuffle."""
-        if self._master is None or number >> 32 == self._master.number:
+        if number >> 32 == self._native.master:
             return self._native
         registry = self._other(self.address)
         address = registry.master_of(number, limit)

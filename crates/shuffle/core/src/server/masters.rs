@@ -24,6 +24,8 @@ pub(super) struct Masters {
     /// What the server is called in each.
     names: BTreeMap<ServerId, LinkId>,
     leases: Leases<LinkId, LinkId>,
+    /// When leases are looked at next: not later than one ends. It is asked for with each push.
+    due: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -38,6 +40,7 @@ impl Masters {
             links: BTreeMap::new(),
             names: BTreeMap::new(),
             leases: Leases::new(lease),
+            due: None,
         }
     }
 
@@ -87,7 +90,7 @@ impl Masters {
     }
 
     pub(super) fn next_deadline(&self) -> Option<Duration> {
-        self.leases.next_deadline()
+        self.due
     }
 
     pub(super) fn check(&self) -> Result<(), Broken> {
@@ -132,6 +135,7 @@ impl Server {
         }
         self.masters.add(link, me, application);
         self.masters.leases.grant(link, link, self.now);
+        self.masters.due = self.masters.leases.next_deadline();
     }
 
     /// A link has ended. What its master governs ends, and what waits for it.
@@ -157,6 +161,7 @@ impl Server {
             let reason = "nothing was heard of it for long";
             effects.push(ServerEffect::Dismiss { link, reason });
         }
+        self.masters.due = self.masters.leases.next_deadline();
     }
 
     /// A master says something. About what another one governs it has no say.

@@ -19,16 +19,15 @@ const LOOK: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_millis(250);
 const MOST: Duration = Duration::from_secs(15);
 
-/// Joins the registry: says where the master is, and asks which servers there are.
+/// Says where the master is, and asks which servers there are.
 ///
 /// # Errors
-/// It cannot be reached, or refuses the master; or the application has another one.
-pub(super) fn join(
+/// The registry refuses the master, or the application has another one.
+pub(super) fn register(
     inner: &Arc<Inner>,
     registry: &MemberOptions,
-    wait: &mut Wait<'_>,
-) -> Result<Member, ServiceError> {
-    let member = Member::connect(registry.clone(), wait)?;
+    member: &Member,
+) -> Result<(), ServiceError> {
     let until = Instant::now() + MOST;
     let mut interrupted = || Instant::now() >= until;
     let claim = Claim {
@@ -45,8 +44,7 @@ pub(super) fn join(
             inner.learn(servers);
         }
     };
-    member.servers(Box::new(learn), &mut interrupted)?;
-    Ok(member)
+    member.servers(Box::new(learn), &mut interrupted)
 }
 
 /// Keeps the connection to the registry, as long as the master is there.
@@ -74,7 +72,9 @@ pub(super) fn follow(inner: &Weak<Inner>, registry: &MemberOptions, mut member: 
                 deadline: Some(Instant::now() + MOST),
                 interrupted: None,
             };
-            match join(&inner, registry, &mut wait) {
+            let joined = Member::connect(registry.clone(), &mut wait)
+                .and_then(|member| register(&inner, registry, &member).map(|()| member));
+            match joined {
                 Ok(member) => break member,
                 Err(ServiceError::Net(_) | ServiceError::Over(_) | ServiceError::Late) => {}
                 Err(error) if !said => {

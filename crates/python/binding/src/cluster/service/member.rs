@@ -198,6 +198,12 @@ impl ShuffleMember {
         records.map_err(|error| raised(error, "asking the shuffle master"))
     }
 
+    /// The number of its master: the upper half of the numbers of its shuffles.
+    #[getter]
+    fn master(&self) -> PyResult<u32> {
+        Ok(self.0.get()?.member.id().incarnation)
+    }
+
     /// Where the master is to which a shuffle belongs, if that is another one that has joined this one.
     fn master_of(
         &self,

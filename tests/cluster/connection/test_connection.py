@@ -21,6 +21,7 @@ from connection_support import (
     Handlers,
     State,
     answer,
+    boom,
     inc,
     run,
     slow,
@@ -133,6 +134,21 @@ def test_questions_to_the_scheduler(cluster: LocalCluster, connection: Any) -> N
     result, error = answer(connection, "", "identity", {})
     assert error is None
     assert result["address"] == cluster.scheduler_address
+
+
+class Unreadable:
+    """An argument whose pickle cannot be read."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return boom, ("on purpose",)
+
+
+def test_a_call_whose_argument_a_worker_cannot_read_is_answered(connection: Any) -> None:
+    identity, _ = answer(connection, "", "identity", {})
+    (worker,) = identity["workers"]
+    result, error = answer(connection, worker, "ping", Unreadable())
+    assert result is None
+    assert "the message cannot be read: ValueError: on purpose" in error
 
 
 def test_an_error_is_an_answer(connection: Any) -> None:

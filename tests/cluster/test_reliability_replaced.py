@@ -60,6 +60,19 @@ class PanicsOnce:
         return 2000
 
 
+class PanicsInAPlugin(distributed.WorkerPlugin):
+    """A plugin: the engine panics when it tells it that the first task is forgotten."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+
+    def transition(self, key: object, start: str, finish: str, **kwargs: object) -> None:
+        if finish == "forgotten":
+            self.gate.arrive()
+            if not self.gate.arrived(2):
+                panic()
+
+
 def close_this_worker() -> None:
     import asyncio
 
@@ -97,6 +110,17 @@ def test_a_worker_whose_engine_panics_is_replaced(new_client, gate, workers, cap
     assert len(before.items() - processes(client).items()) == 1
     assert client.gather(client.map(inc, range(20))) == list(range(1, 21))
     assert "a thread of the engine panicked: on purpose" in capfd.readouterr().err
+
+
+def test_a_plugin_in_which_the_engine_panics_holds_up_no_task(new_client, gate):
+    client = new_client(workers=1)
+    before = processes(client)
+    client.register_plugin(PanicsInAPlugin(gate))
+    assert client.submit(inc, 1).result(timeout=SOON) == 2
+    # Nothing runs: the worker's loop tells this, not the thread of a task.
+    until(gate.arrived, "the plugin is told", SOON)
+    assert client.gather(client.map(inc, range(20))) == list(range(1, 21))
+    assert processes(client) == before
 
 
 def test_a_task_in_which_the_engine_panics_fails_and_its_worker_goes_on(new_client):

@@ -365,8 +365,10 @@ class Service:
     def call(self, id: int, node: str, operation: str, argument: Any) -> None:  # noqa: A002
         """Answer a call of another node, soon, through ``Native.answer``."""
         del node  # whoever got here belongs to the cluster
-        if self._ready.wait(_PATIENCE):
-            self._loop.soon(self._begin, id, operation, argument)
+        if not self._ready.wait(_PATIENCE):
+            # Whoever calls is told so: it waits for an answer.
+            raise TimeoutError(f"the worker has not started within {_PATIENCE:g} seconds")
+        self._loop.soon(self._begin, id, operation, argument)
 
     def _begin(self, id: int, operation: str, argument: Any) -> None:  # noqa: A002
         task = asyncio.ensure_future(self._answer(id, operation, argument))

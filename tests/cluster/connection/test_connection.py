@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from connection_support import (
     Handlers,
     State,
     answer,
+    boom,
     inc,
     run,
     slow,
@@ -133,6 +135,21 @@ def test_questions_to_the_scheduler(cluster: LocalCluster, connection: Any) -> N
     result, error = answer(connection, "", "identity", {})
     assert error is None
     assert result["address"] == cluster.scheduler_address
+
+
+class Unreadable:
+    """An argument whose pickle cannot be read."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return boom, ("on purpose",)
+
+
+def test_a_call_whose_argument_a_worker_cannot_read_is_answered(connection: Any) -> None:
+    identity, _ = answer(connection, "", "identity", {})
+    (worker,) = identity["workers"]
+    result, error = answer(connection, worker, "ping", Unreadable())
+    assert result is None
+    assert "the message cannot be read: ValueError: on purpose" in error
 
 
 def test_an_error_is_an_answer(connection: Any) -> None:
@@ -280,6 +297,38 @@ def test_the_states_of_clients_are_told_without_a_call(connection: Any) -> None:
     assert [state.type for state in states] == [np.ndarray] * 3
     assert woken == [states[1]]
     assert called == ["subclass"]
+
+
+class Interrupts(ModuleType):
+    """A module that Ctrl-C meets once while the main thread looks for a class in it."""
+
+    is_armed = False
+
+    def __getattribute__(self, name: str) -> Any:
+        on_main = threading.current_thread() is threading.main_thread()
+        if name == "Kind" and Interrupts.is_armed and on_main:
+            Interrupts.is_armed = False
+            raise KeyboardInterrupt
+        return super().__getattribute__(name)
+
+
+def test_ctrl_c_while_a_type_is_loaded_is_raised_and_the_type_is_known_later(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = Interrupts("treadle_interrupts")
+    kind = type("Kind", (), {"__module__": module.__name__})
+    module.Kind = kind  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    connection = connect()
+    state = State("made by a module that is interrupted")
+    connection.submit_call(state.key, state, kind, (), {}, None)
+    # From now on only what comes back is looked up by this thread.
+    monkeypatch.setattr(Interrupts, "is_armed", True)
+    with pytest.raises(KeyboardInterrupt):
+        until(connection, state)
+    until(connection, state)
+    assert state.type is kind
+    assert state.told == ["finished"]
 
 
 # Ending

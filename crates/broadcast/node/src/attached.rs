@@ -1,5 +1,7 @@
 //! What comes with a message, in frames of its own.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use treadle_broadcast::{CastId, Message, Neighbour, Outcome};
 use treadle_broadcast_wire::{
@@ -23,16 +25,14 @@ pub(super) struct Attached {
     pub(super) payload: Option<Frame>,
     /// The first bytes of a payload that is mapped.
     pub(super) start: Option<Frame>,
-    /// Results that are not empty, by number and engine, in the order of the message.
-    pub(super) results: Vec<((u64, WorkerId), Vec<Frame>)>,
+    /// Results that are not empty, by number and engine. There is one for each engine of a cluster, perhaps.
+    pub(super) results: HashMap<(u64, WorkerId), Vec<Frame>>,
 }
 
 impl Attached {
     /// Takes the result of an engine; an empty one, if none came.
     pub(super) fn take_result(&mut self, number: u64, engine: WorkerId) -> Vec<Frame> {
-        let mut results = self.results.iter_mut();
-        let found = results.find(|(whose, _)| *whose == (number, engine));
-        found.map_or_else(Vec::new, |(_, frames)| std::mem::take(frames))
+        self.results.remove(&(number, engine)).unwrap_or_default()
     }
 }
 
@@ -144,7 +144,7 @@ pub(super) fn taken(mut frames: Vec<Frame>) -> Result<(Message, Attached), WireE
                         }
                     }
                     let name = (answer.number, WorkerId(engine as u32));
-                    attached.results.push((name, result));
+                    attached.results.insert(name, result);
                 }
             }
         }

@@ -71,6 +71,8 @@ const GRACE: Grace = Grace {
 };
 /// How often a cast that waits for room looks whether it was interrupted.
 const INTERRUPT: Duration = Duration::from_millis(25);
+/// Nobody waits longer for a cast: a clock may not reach what is later.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Something for the client.
 #[derive(Debug)]
@@ -292,7 +294,7 @@ impl Plane {
     /// the node is over.
     pub fn next_cast(&self, timeout: Duration) -> Next {
         let inner = &self.0;
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now() + timeout.min(LONGEST);
         match (inner.engine.take(), inner.wires.get()) {
             (Some(next), _) => next,
             (None, Some(wires)) => inner.lead_for_engine(wires, deadline),

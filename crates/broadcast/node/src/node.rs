@@ -371,7 +371,7 @@ impl Node {
         let mut attached = Attached::default();
         if size > 0 {
             let frames = result.into_iter().map(Frame::from).collect();
-            attached.results.push(((cast.number, engine), frames));
+            attached.results.insert((cast.number, engine), frames);
         }
         if let Err(violation) = self.feed(Event::Ran { cast, size }, attached, deferred) {
             deferred.log.push(violation.to_string());

@@ -1,6 +1,7 @@
 //! The bytes of a cast: a table (`Payload` in `proto/broadcast.proto`) and frames, in one piece of
 //! memory. Frames begin at multiples of 64, so arrays are aligned.
 
+use std::alloc::{Layout, alloc_zeroed};
 use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message as _;
 use rustix::fd::AsFd;
+use rustix::io::Errno;
 use treadle_broadcast_wire::proto::Payload as Declared;
 /// What a payload is for.
 pub(super) use treadle_broadcast_wire::proto::payload::Purpose as Kind;
@@ -61,7 +63,7 @@ impl Assembly {
                 heap: None,
             }),
             Err(MemoryError::TooManySegments { .. }) => {
-                let mut heap = vec![0; len].into_boxed_slice();
+                let mut heap = zeroed(len)?;
                 Ok(Self {
                     start: NonNull::from(&mut heap[..]).cast(),
                     len,
@@ -108,6 +110,25 @@ impl Assembly {
         assert!(offset <= self.len && length <= self.len - offset);
         Bytes::from_owner(View(Arc::clone(self), offset, length))
     }
+}
+
+/// Memory of the heap. What the other side says it needs may be more than there is.
+fn zeroed(len: usize) -> Result<Box<[u8]>, MemoryError> {
+    if len == 0 {
+        return Ok(Box::default());
+    }
+    let layout = Layout::array::<u8>(len).map_err(|_| MemoryError::TooLarge { len })?;
+    // SAFETY: the layout has a size.
+    let start = unsafe { alloc_zeroed(layout) };
+    if start.is_null() {
+        return Err(MemoryError::System {
+            call: "alloc",
+            len,
+            errno: Errno::NOMEM,
+        });
+    }
+    // SAFETY: the allocator has just given so many bytes, in the layout that a box frees them by.
+    Ok(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(start, len)) })
 }
 
 impl Drop for Assembly {
@@ -274,6 +295,15 @@ mod tests {
     fn frames(lengths: &[usize]) -> Vec<Bytes> {
         let frame = |(i, length): (usize, &usize)| vec![i as u8 + 1; *length].into();
         lengths.iter().enumerate().map(frame).collect()
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_an_error() {
+        for len in [isize::MAX as usize, usize::MAX] {
+            zeroed(len).unwrap_err();
+        }
+        assert_eq!(zeroed(3).unwrap(), [0; 3].into());
+        assert!(zeroed(0).unwrap().is_empty());
     }
 
     #[test]

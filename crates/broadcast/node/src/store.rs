@@ -122,15 +122,22 @@ impl Store {
     /// Keeps a payload that came at once: small, or mapped, with its first bytes.
     pub(super) fn came(&mut self, cast: CastId, payload: Frame, start: Option<Frame>) {
         let origin = Handover::of_kept(payload.as_ptr(), payload.len());
-        let content = match (origin, start) {
-            (Some(origin), Some(start)) => Content::Mapped(Mapped {
-                frame: Arc::new(payload),
-                start: start.into_bytes(),
-                origin,
-            }),
-            _ => Content::Whole(payload.into_bytes()),
+        let (content, counted) = match (origin, start) {
+            // The memory is its sender's.
+            (Some(origin), Some(start)) => {
+                let mapped = Mapped {
+                    frame: Arc::new(payload),
+                    start: start.into_bytes(),
+                    origin,
+                };
+                (Content::Mapped(mapped), 0)
+            }
+            _ => {
+                let counted = payload.len() as u64;
+                (Content::Whole(payload.into_bytes()), counted)
+            }
         };
-        self.put(cast, content, 0);
+        self.put(cast, content, counted);
     }
 
     /// A payload for whoever it was cast to.
@@ -407,6 +414,17 @@ mod tests {
         assert!(is_whole(&store));
         assert_eq!(here, [0; LENGTH as usize][..]);
         drop(held);
+    }
+
+    #[test]
+    fn what_came_in_bytes_is_counted_until_it_goes() {
+        let mut store = Store::default();
+        let payload = Frame::from(Bytes::from(vec![1; 3 * LENGTH as usize]));
+        let start = Frame::from(Bytes::from(vec![1; 8]));
+        store.came(CAST, payload, Some(start));
+        assert_eq!(store.bytes(), 3 * u64::from(LENGTH));
+        drop(store.drop_cast(CAST));
+        assert_eq!(store.bytes(), 0);
     }
 
     #[test]

@@ -81,9 +81,10 @@ impl Keys {
     }
 }
 
-/// Python's hashes of neighbouring keys differ in few bits; the index wants all of them mixed.
+/// A hash for a table of Rust's. Python's hashes of neighbouring keys differ in few bits; the table wants
+/// all of them mixed.
 #[inline]
-fn spread(hash: ffi::Py_hash_t) -> u64 {
+pub fn spread(hash: ffi::Py_hash_t) -> u64 {
     let mixed = (hash as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ (mixed >> 32)
 }

@@ -18,7 +18,7 @@ mod size;
 mod spec;
 pub mod subgraph;
 
-pub use keys::Keys;
+pub use keys::{Keys, spread};
 pub use legacy::Converter;
 pub use node::{Depth, Inputs, evaluate, references};
 pub use size::size_of;

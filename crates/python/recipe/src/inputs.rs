@@ -3,6 +3,7 @@
 use hashbrown::HashTable;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use treadle_dask::spread;
 
 type Object<'a, 'py> = Borrowed<'a, 'py, PyAny>;
 
@@ -108,11 +109,4 @@ impl<'py> Inputs<'py> {
             }
         }
     }
-}
-
-/// Python's hashes of neighbouring keys differ in few bits; the index wants all of them mixed.
-#[inline]
-fn spread(hash: ffi::Py_hash_t) -> u64 {
-    let mixed = (hash as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed ^ (mixed >> 32)
 }

@@ -109,6 +109,8 @@ pub(crate) struct Definitions {
     vacant: Vec<u32>,
     lists: Vec<Together>,
     vacant_lists: Vec<u32>,
+    /// Lists that were noted first since [`Definitions::noted`]: no task may hold them.
+    fresh_lists: Vec<u32>,
     /// Those that were found unused, the longest first. Some are used again by now.
     idle: VecDeque<u32>,
     /// Places of those that went, with client and number: workers are to be told.
@@ -211,7 +213,20 @@ impl Definitions {
                     self.lists[list as usize] = together;
                 }
                 owner.lists.insert(places, list);
+                self.fresh_lists.push(list);
                 Some(list | LIST)
+            }
+        }
+    }
+
+    /// The tasks of a client that were to hold what was [noted](Self::note) do so by now: a list that
+    /// none of them holds goes.
+    pub(crate) fn noted(&mut self, client: ClientId) {
+        for number in mem::take(&mut self.fresh_lists) {
+            let list = &self.lists[number as usize];
+            // It has no places if its tasks are gone already.
+            if list.uses == 0 && !list.places.is_empty() {
+                self.drop_list(client, number);
             }
         }
     }
@@ -297,14 +312,19 @@ impl Definitions {
         if list.uses > 0 {
             return;
         }
-        let places = mem::take(&mut list.places);
+        for place in self.drop_list(client, number) {
+            self.unuse_one(place);
+        }
+    }
+
+    /// Nobody uses a list. Returns its places.
+    fn drop_list(&mut self, client: ClientId, number: u32) -> List {
+        let places = mem::take(&mut self.lists[number as usize].places);
         self.vacant_lists.push(number);
         if let Some(owner) = self.owner(client) {
             owner.lists.remove(&places);
         }
-        for place in places {
-            self.unuse_one(place);
-        }
+        places
     }
 
     #[inline]
@@ -448,6 +468,10 @@ impl Definitions {
             let counted = tasks.get(&client).copied().unwrap_or(0);
             let known = owner.as_ref().map_or(0, |owner| owner.tasks);
             ensure_eq!(known, counted, "tasks with recipes of a client's");
+            for &list in owner.iter().flat_map(|owner| owner.lists.values()) {
+                let uses = self.lists[list as usize].uses;
+                ensure!(uses > 0, "no task uses the list {list} of {client:?}");
+            }
         }
         Ok(())
     }
@@ -557,6 +581,35 @@ mod tests {
         assert_eq!(definitions.totals().0, IDLE);
         assert_eq!(definitions.leave(A).unwrap().len(), IDLE);
         assert_eq!(definitions.totals(), (0, 0));
+    }
+
+    #[test]
+    fn a_list_that_no_task_holds_goes() {
+        let mut definitions = many(3);
+        let held = definitions.note(A, &[0, 1]).unwrap();
+        let gone = definitions.note(A, &[1, 2]).unwrap();
+        definitions.hold(A, held);
+        definitions.noted(A);
+        let check = |definitions: &Definitions, notes: &[u32]| {
+            let tasks = BTreeMap::from([(A, notes.len())]);
+            let notes = notes.iter().map(|&note| (note, 1)).collect();
+            definitions.check(&tasks, &notes).unwrap();
+        };
+        check(&definitions, &[held]);
+        // Its place is the next one's; one that its tasks have left is not vacant twice.
+        let next = definitions.note(A, &[2, 0]).unwrap();
+        assert_eq!(next, gone);
+        definitions.hold(A, next);
+        definitions.release(A, next);
+        definitions.noted(A);
+        check(&definitions, &[held]);
+        let both = [[0, 2], [2, 1]].map(|list| definitions.note(A, &list).unwrap());
+        assert_ne!(both[0], both[1]);
+        for note in both {
+            definitions.hold(A, note);
+        }
+        definitions.noted(A);
+        check(&definitions, &[held, both[0], both[1]]);
     }
 
     #[test]

@@ -136,6 +136,7 @@ impl Core {
         let outcome = self.submit_named(client, &mut batch, &mut fresh, &mut taken);
         // Keys that were named, and that no task of the batch has.
         self.abandon(&mut fresh);
+        self.definitions.noted(client);
         if outcome.is_err() {
             for task in taken {
                 self.unsubmitted(task);

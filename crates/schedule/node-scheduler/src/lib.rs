@@ -136,7 +136,8 @@ impl Server {
 
     /// Waits until it has ended: it was closed, or a client told it to. `false`: the time is over.
     pub fn wait(&self, timeout: Option<Duration>) -> bool {
-        let until = timeout.map(|timeout| Instant::now() + timeout);
+        // A time that no clock reaches is none.
+        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut is_over = lock(&self.end.is_over);
         while !*is_over {
             let Some(until) = until else {

@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use pyo3::prelude::*;
+use treadle_messages::Answer;
 use treadle_recipe::decode_value;
+use treadle_types::Value;
 
 /// What a callback is called with: the value and `None`, or `None` and the error.
 ///
@@ -21,4 +23,12 @@ pub(crate) fn outcome_of(
 /// The error of a message that cannot be read: whoever waits for an answer is told.
 pub(crate) fn unreadable(error: &PyErr) -> String {
     format!("the message cannot be read: {error}")
+}
+
+/// The answer to a call that nobody here can serve, in words.
+pub(crate) fn refusal(id: u64, reason: String) -> Answer {
+    Answer {
+        id,
+        result: Err(Value::Str(reason).to_bytes().into()),
+    }
 }

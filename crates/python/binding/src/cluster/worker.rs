@@ -172,12 +172,19 @@ impl Worker {
     fn start(slf: &Bound<'_, Self>) -> PyResult<()> {
         let (py, shared) = (slf.py(), &slf.get().0);
         let weak = Arc::downgrade(shared);
+        let refuse = move |answer| {
+            if let Some(shared) = weak.upgrade() {
+                // One that has ended needs no answer.
+                let _ = shared.node.answer(answer);
+            }
+        };
+        let weak = Arc::downgrade(shared);
         let failed = move |reason: &str| {
             if let Some(shared) = weak.upgrade() {
                 shared.node.fail(reason);
             }
         };
-        let service_thread = ServiceThread::start(Arc::clone(&shared.service), failed)?;
+        let service_thread = ServiceThread::start(Arc::clone(&shared.service), refuse, failed)?;
         shared.keeper.attend(&service_thread);
         let _ = shared.service_thread.set(service_thread);
         process::add(shared);

@@ -1,5 +1,7 @@
 //! Questions between nodes, and to the scheduler.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use treadle_messages::{Answer, Call, FromClient, FromWorker, Leave, Role, Standing, ToClient};
 use treadle_node_scheduler::{Options, Server};
@@ -495,5 +497,7 @@ fn everybody_hears_of_a_scheduler_that_panicked() {
     drop(one);
     other.wait_for_end();
     assert!(server.wait(Some(crate::support::LONG)));
+    // Later than any clock.
+    assert!(server.wait(Some(Duration::MAX)));
     server.close();
 }

@@ -9,7 +9,7 @@ use pyo3::exceptions::{PyMemoryError, PyOSError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyString};
+use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 use treadle_net::Frame;
 use treadle_node_client::{Arrival, CastError, Purpose, Tree, What};
 use treadle_recipe as recipe;
@@ -110,7 +110,10 @@ impl ClientConnection {
         let mut outcome = Ok(());
         while let Some(mut arrival) = rest.next() {
             if let Purpose::Call(number) = arrival.purpose {
-                outcome = self.answered(py, number, &mut arrival);
+                // Without memory for one answer there may be some for the others.
+                outcome = self
+                    .answered(py, number, &mut arrival)
+                    .or_else(|error| reported(py, error));
                 if outcome.is_err() {
                     arrivals.push(arrival);
                     break;
@@ -124,9 +127,17 @@ impl ClientConnection {
                 times.extend(times_of(&mut next).repeat(others.len()));
                 engines.extend(others);
             }
-            let (kind, frames) = what(py, arrival.what)?;
-            let times = PyBytes::new(py, &times);
-            list.append((arrival.number, engines, kind, frames, times))?;
+            let item = |what| item(py, arrival.number, &engines, what, &times);
+            let item = item(arrival.what).or_else(|error| {
+                let reason = format!("its result came, and cannot be taken here: {error}");
+                reported(py, error)?;
+                item(What::Lost(reason))
+            });
+            let added = item.and_then(|item| list.append(item));
+            outcome = added.or_else(|error| reported(py, error));
+            if outcome.is_err() {
+                break;
+            }
         }
         arrivals.extend(rest);
         if !list.is_empty() {
@@ -158,7 +169,7 @@ impl ClientConnection {
                 drop(callbacks);
                 drop(done);
             }
-            outcome?;
+            outcome.or_else(|error| reported(py, error))?;
         }
     }
 
@@ -328,6 +339,18 @@ pub(in crate::cluster) fn encode_times(times: Option<(f64, f64)>) -> Bytes {
 /// The bytes of an object's buffer.
 pub(in crate::cluster) fn buffer(object: &Bound<'_, PyAny>) -> PyResult<Bytes> {
     ExportedBuffer::new(object, false).map(ExportedBuffer::into_bytes)
+}
+
+/// What came of engines, as those who want to know get it.
+fn item<'py>(
+    py: Python<'py>,
+    number: u64,
+    engines: &[i64],
+    came: What,
+    times: &[u8],
+) -> PyResult<Bound<'py, PyTuple>> {
+    let (kind, frames) = what(py, came)?;
+    (number, engines, kind, frames, PyBytes::new(py, times)).into_pyobject(py)
 }
 
 fn what<'py>(

@@ -1,6 +1,6 @@
 //! From what comes to calls of Python.
 
-use super::super::answer::{outcome_of, unreadable};
+use super::super::answer::{outcome_of, refusal, unreadable};
 use super::{Client, ClientConnection};
 use bytes::Bytes;
 use pyo3::exceptions::PyException;
@@ -8,12 +8,10 @@ use pyo3::intern;
 use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use treadle_messages::Answer;
 use treadle_node_client::{Event, Lead, Stuck};
 use treadle_reactor::leader::is_busy;
 use treadle_reactor::thread::caught;
 use treadle_recipe as recipe;
-use treadle_types::Value;
 
 /// Whether an error is that of what was called. What else is raised (`KeyboardInterrupt`, whatever a
 /// signal handler raises) came in between, and says nothing of it.
@@ -105,12 +103,8 @@ impl ClientConnection {
                 let argument = match recipe::decode_value(py, &call.argument) {
                     Ok(argument) => argument,
                     Err(error) if is_ordinary(py, &error) => {
-                        let reason = Value::Str(unreadable(&error));
                         // One that has ended needs no answer.
-                        let _ = client.answer(Answer {
-                            id: call.id,
-                            result: Err(reason.to_bytes().into()),
-                        });
+                        let _ = client.answer(refusal(call.id, unreadable(&error)));
                         return Ok(());
                     }
                     Err(error) => return Err(error),

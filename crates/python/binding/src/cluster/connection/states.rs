@@ -1,5 +1,6 @@
 //! Telling states how their keys stand.
 
+use super::deliver::is_ordinary;
 use bytes::Bytes;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -126,7 +127,7 @@ impl States {
                 state.call_method1(intern!(py, "native_failed"), (kind, key, payload))?;
             }
             Change::Cancelled(reason) => {
-                let (reason, message) = cancelled(py, reason);
+                let (reason, message) = cancelled(py, reason)?;
                 state.call_method1(intern!(py, "native_cancelled"), (reason, message))?;
             }
             Change::Pending => {
@@ -151,6 +152,7 @@ impl States {
         let loads = LOADS.import(py, "pickle", "loads")?;
         let loaded = match loads.call1((PyBytes::new(py, class),)) {
             Ok(found) if found.is_instance_of::<PyType>() => found.unbind(),
+            Err(error) if !is_ordinary(py, &error) => return Err(error),
             // A name, or a module that this process does not have.
             _ => match std::str::from_utf8(class) {
                 Ok(name) => PyString::new(py, name).into_any().unbind(),
@@ -168,10 +170,14 @@ impl States {
 }
 
 /// The reason and the message of whoever cancelled.
-fn cancelled(py: Python<'_>, why: &Bytes) -> (Option<String>, Option<String>) {
-    let decoded = recipe::decode_value(py, why).ok();
-    let pair = decoded.and_then(|pair| pair.extract(py).ok());
-    pair.unwrap_or((None, None))
+///
+/// # Errors
+/// What came in between.
+fn cancelled(py: Python<'_>, why: &Bytes) -> PyResult<(Option<String>, Option<String>)> {
+    match recipe::decode_value(py, why).and_then(|pair| pair.extract(py)) {
+        Err(error) if !is_ordinary(py, &error) => Err(error),
+        pair => Ok(pair.unwrap_or((None, None))),
+    }
 }
 
 type Failure<'py> = (&'static str, Bound<'py, PyAny>, Bound<'py, PyAny>);

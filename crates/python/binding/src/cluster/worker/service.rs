@@ -3,7 +3,7 @@
 //!
 //! The native threads of a worker must not wait for the interpreter, which a task may hold for long.
 
-use super::super::answer::{outcome_of, unreadable};
+use super::super::answer::{outcome_of, refusal, unreadable};
 use super::live::Keeper;
 use crate::transfer::attach;
 use bytes::Bytes;
@@ -88,9 +88,11 @@ pub(crate) struct ServiceThread {
 }
 
 impl ServiceThread {
-    /// Starts the thread; it ends when this value is dropped. `failed` is called if it panics, with what to say.
+    /// Starts the thread; it ends when this value is dropped. `refuse` sends the answer to a call that
+    /// did not reach the service; `failed` is called if it panics, with what to say.
     pub(crate) fn start(
         service: Arc<Service>,
+        refuse: impl Fn(Answer) + Send + Sync + 'static,
         failed: impl FnOnce(&str) + Send + 'static,
     ) -> std::io::Result<Arc<Self>> {
         let (jobs, queue) = channel();
@@ -101,7 +103,7 @@ impl ServiceThread {
         });
         let weak = Arc::downgrade(&thread);
         thread::start("treadle-service", move || {
-            caught(|| serve(&queue, &weak, &service))
+            caught(|| serve(&queue, &weak, &service, refuse))
                 .unwrap_or_else(|reason| failed(&reason.to_string()));
         })?;
         Ok(thread)
@@ -152,17 +154,26 @@ impl ServiceThread {
     }
 }
 
-fn serve(queue: &Receiver<ServiceJob>, thread: &Weak<ServiceThread>, service: &Service) {
+fn serve(
+    queue: &Receiver<ServiceJob>,
+    thread: &Weak<ServiceThread>,
+    service: &Service,
+    refuse: impl Fn(Answer) + Send + Sync,
+) {
     while let Ok(job) = queue.recv() {
         let Some(thread) = thread.upgrade() else {
             break;
         };
         let attached = attach(|py| {
             let outcome = match job {
-                ServiceJob::Call(call) => decode_value(py, &call.argument).and_then(|argument| {
-                    let arguments = (call.id, call.node, call.operation, argument);
-                    service.call(py, intern!(py, "call"), arguments).map(drop)
-                }),
+                ServiceJob::Call(call) => {
+                    let id = call.id;
+                    begin(py, service, call).or_else(|(reason, error)| {
+                        // Whoever asked waits for an answer.
+                        py.detach(|| refuse(refusal(id, reason)));
+                        error.map_or(Ok(()), Err)
+                    })
+                }
                 ServiceJob::Answer(answer) => thread.answered(py, &answer),
                 ServiceJob::End(reason) => {
                     thread.close(py, &reason);
@@ -199,6 +210,20 @@ fn serve(queue: &Receiver<ServiceJob>, thread: &Weak<ServiceThread>, service: &S
             return;
         }
     }
+}
+
+/// Hands a call to the service, which answers it.
+///
+/// # Errors
+/// When it does not get it: why, for whoever asked, and what it raised.
+fn begin(py: Python<'_>, service: &Service, call: Call) -> Result<(), (String, Option<PyErr>)> {
+    let argument = decode_value(py, &call.argument).map_err(|error| (unreadable(&error), None))?;
+    let arguments = (call.id, call.node, call.operation, argument);
+    let begun = service.call(py, intern!(py, "call"), arguments);
+    begun.map(drop).map_err(|error| {
+        let reason = format!("the worker cannot serve the call: {error}");
+        (reason, Some(error))
+    })
 }
 
 /// The answer to a call.

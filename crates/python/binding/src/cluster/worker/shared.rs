@@ -89,7 +89,9 @@ impl WorkerShared {
             return;
         }
         self.steps.push(key.clone(), start, finish);
-        self.steps.tell_all(py, &self.service);
+        if !self.steps.tell_all(py, &self.service) {
+            self.log("a plugin does not return from `transition`: tasks go on, and plugins hear of them later");
+        }
     }
 
     pub(super) fn log(&self, line: &str) {

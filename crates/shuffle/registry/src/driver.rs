@@ -69,7 +69,7 @@ pub(crate) struct Driven<S: Session> {
 }
 
 impl<S: Session> Driven<S> {
-    pub(crate) fn new(
+    pub(crate) fn open(
         location: &Location,
         target: S::Target,
         config: &Config,

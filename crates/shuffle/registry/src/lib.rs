@@ -68,14 +68,14 @@ pub fn open(
         #[cfg(feature = "zookeeper")]
         Location::ZooKeeper(cluster) => {
             let target = zookeeper::target(cluster, credentials, config)?;
-            Ok(driver::Driven::<zookeeper::Session>::new(
+            Ok(driver::Driven::<zookeeper::Session>::open(
                 location, target, config,
             )?)
         }
         #[cfg(feature = "etcd")]
         Location::Etcd(cluster) => {
             let target = etcd::target(cluster, credentials, config)?;
-            Ok(driver::Driven::<etcd::Session>::new(
+            Ok(driver::Driven::<etcd::Session>::open(
                 location, target, config,
             )?)
         }

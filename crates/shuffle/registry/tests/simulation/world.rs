@@ -129,7 +129,7 @@ pub(crate) fn simulate(seed: u64, trace: Trace) -> Result<Summary, String> {
         incarnation: 0,
         cut_until: BTreeMap::new(),
         paused_until: BTreeMap::new(),
-        keeps: seed % 2 == 0,
+        keeps: seed.is_multiple_of(2),
         summary: Summary::default(),
     };
     for name in 0..NAMES {
@@ -621,7 +621,7 @@ impl World {
                 self.summary.duplicates += 1;
                 self.is_ill(Who::Server(number));
                 self.start(name);
-                if drawn % 2 == 0 {
+                if drawn.is_multiple_of(2) {
                     let other = self.servers.len() - 1;
                     self.is_ill(Who::Server(other));
                     self.kernel.schedule(life, Item::Kill(other));

@@ -28,7 +28,7 @@ pub trait Registry: Send + Sync {
 }
 
 /// A server that is registered, or about to be. Dropping it ends the session: the entry goes with that.
-pub trait Registration: Send {
+pub trait Registration: Send + Sync {
     /// The server's load is this now. It is written soon if it has changed much, otherwise within half a minute.
     fn refresh(&self, load: Load);
 
@@ -46,7 +46,7 @@ pub trait Registration: Send {
 }
 
 /// Which servers there are. Dropping it ends the watch.
-pub trait Watch: Send {
+pub trait Watch: Send + Sync {
     /// The list now. The last one while the registry is away, with how old that is.
     fn list(&self) -> List;
 

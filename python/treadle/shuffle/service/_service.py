@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import socket
+import time
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
@@ -33,6 +34,9 @@ __all__ = ["Service"]
 
 # Maps of a shuffle, and its partitions.
 _MOST = 2**20
+
+# Seconds between two attempts to find the master of an application.
+_PAUSE = 0.1
 
 # Of this machine.
 _MOST_SERVERS = 1024
@@ -130,13 +134,31 @@ class Service:
                 address = self._master.address
                 self._start(address, count, limit, local_directory)
                 self._master_address: str = address
+                self._native = self._connect(address)
+            elif own_master:
+                self._master_address = self._join(address)
             else:
-                self._master_address = self._own(address) if own_master else address
+                self._master_address = address
+                self._native = self._connect(address)
             self.address: str = address
-            self._native = self._connect(self._master_address)
         except BaseException:
             self.close()
             raise
+
+    def _join(self, registry: str) -> str:
+        """Connect to the master of this application, a new one where it has none; return its address."""
+        until = time.monotonic() + self.timeout
+        while True:
+            address = self._own(registry)
+            try:
+                self._native = self._connect(address)
+            except OSError:
+                # A master that has just ended: the registry does not know it yet.
+                if self._master is not None or time.monotonic() > until:
+                    raise
+                time.sleep(_PAUSE)
+            else:
+                return address
 
     def _own(self, registry: str) -> str:
         """Start the master of this application; return its address, or that of the one that it has."""

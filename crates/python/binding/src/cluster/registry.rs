@@ -8,6 +8,9 @@ use treadle_shuffle_registry::{
     Config, Credentials, Entry, Location, News, RegistryError, Watch, open,
 };
 
+/// Nodes that are no servers, each with why.
+type Skipped = Vec<(String, String)>;
+
 /// The servers of a registry as dictionaries, and the nodes that were skipped with the reasons, read within
 /// `timeout` seconds. Credentials come from the environment.
 ///
@@ -19,7 +22,7 @@ pub(crate) fn list_registry<'py>(
     py: Python<'py>,
     url: &str,
     timeout: f64,
-) -> PyResult<(Vec<Bound<'py, PyDict>>, Vec<(String, String)>)> {
+) -> PyResult<(Vec<Bound<'py, PyDict>>, Skipped)> {
     let location: Location = url
         .parse()
         .map_err(|error| PyValueError::new_err(format!("{error}")))?;
@@ -42,7 +45,7 @@ pub(crate) fn list_registry<'py>(
 }
 
 /// Follows the news until the list is current, the registry refuses, or `is_over`. Returns what is skipped.
-fn follow(watch: &dyn Watch, is_over: &mut dyn FnMut() -> bool) -> Vec<(String, String)> {
+fn follow(watch: &dyn Watch, is_over: &mut dyn FnMut() -> bool) -> Skipped {
     let mut skipped = Vec::new();
     while !is_over() {
         for news in watch.next(LOOK) {

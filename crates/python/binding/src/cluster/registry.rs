@@ -8,7 +8,7 @@ use treadle_shuffle_registry::{
     Config, Credentials, Entry, Location, News, RegistryError, Watch, open,
 };
 
-/// Nodes that are no entry of a server, each with the reason.
+/// Nodes that are no servers, each with why.
 type Skipped = Vec<(String, String)>;
 
 /// The servers of a registry as dictionaries, and the nodes that were skipped with the reasons, read within
@@ -28,8 +28,8 @@ pub(crate) fn list_registry<'py>(
         .map_err(|error| PyValueError::new_err(format!("{error}")))?;
     let credentials = Credentials::from_environment().map_err(raised)?;
     let registry = open(&location, &credentials, &Config::default()).map_err(raised)?;
-    let mut watch = registry.watch().map_err(raised)?;
-    let skipped = interruptible(py, Some(timeout), |is_over| follow(&mut *watch, is_over))?;
+    let watch = registry.watch().map_err(raised)?;
+    let skipped = interruptible(py, Some(timeout), |is_over| follow(&*watch, is_over))?;
     let list = watch.list();
     let why = list.why.map(|failure| failure.why);
     match (list.age, why) {
@@ -45,8 +45,8 @@ pub(crate) fn list_registry<'py>(
 }
 
 /// Follows the news until the list is current, the registry refuses, or `is_over`. Returns what is skipped.
-fn follow(watch: &mut dyn Watch, is_over: &mut dyn FnMut() -> bool) -> Skipped {
-    let mut skipped = Skipped::new();
+fn follow(watch: &dyn Watch, is_over: &mut dyn FnMut() -> bool) -> Skipped {
+    let mut skipped = Vec::new();
     while !is_over() {
         for news in watch.next(LOOK) {
             match news {

@@ -79,6 +79,14 @@ impl Process {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
+    /// Returns when all of its threads stand still: they may run on after the signal was sent.
+    fn stop(&self) {
+        self.signal(rustix::process::Signal::STOP);
+        let pid = rustix::process::Pid::from_child(&self.0);
+        let stopped = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::UNTRACED);
+        assert!(stopped.unwrap().is_some_and(|(_, status)| status.stopped()));
+    }
+
     fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
@@ -213,7 +221,7 @@ fn who_is_paused_holds_up_nobody_else() {
     for victim in [ids[0], ids[2]] {
         let number = cluster.client.cast(&ids, &call);
         cluster.client.outcome(number);
-        cluster.engines[&victim].signal(rustix::process::Signal::STOP);
+        cluster.engines[&victim].stop();
         let numbers = [&call[..], &[payload(3 << 20)], &call].map(|frames| {
             let number = cluster.client.cast(&ids, frames);
             let others = cluster.client.some(number, ids.len() - 1);

@@ -279,9 +279,18 @@ def test_interrupt_of_some(client: Any) -> None:
     assert view.apply_sync(len, [1]) == [1, 1, 1]
 
 
-def test_an_interrupt_at_the_client(view: Any) -> None:
+@interactive
+def _until_there(path: str) -> None:
+    import os
+    import time
+
+    while not os.path.exists(path):
+        time.sleep(0.01)
+
+
+def test_an_interrupt_at_the_client(view: Any, tmp_path: Path) -> None:
     """Who waits has the pending result instead, as in ipyparallel; the engines go on."""
-    main = threading.get_ident()
+    main, gate = threading.get_ident(), tmp_path / "gate"
 
     def interrupt() -> None:
         until(lambda: _waits_for_what_arrives(main), "the call is waited for")
@@ -289,9 +298,10 @@ def test_an_interrupt_at_the_client(view: Any) -> None:
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    result = view.apply_sync(time.sleep, 2)
+    result = view.apply_sync(_until_there, str(gate))
     thread.join()
     assert not result.ready()
+    gate.touch()
     assert result.get(SOON) == [None] * 3
     assert view.apply_sync(len, []) == [0] * 3
 

@@ -42,3 +42,13 @@ pub enum ServiceError {
         source: std::io::Error,
     },
 }
+
+impl ServiceError {
+    /// A thread could not be started.
+    pub(crate) fn no_thread(source: std::io::Error) -> Self {
+        Self::System {
+            what: "starting a thread",
+            source,
+        }
+    }
+}

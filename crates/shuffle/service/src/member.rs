@@ -150,10 +150,7 @@ impl Member {
             hearing.end(&reason);
         });
         let member = Self(shared);
-        started.map_err(|source| ServiceError::System {
-            what: "starting a thread",
-            source,
-        })?;
+        started.map_err(ServiceError::no_thread)?;
         Ok(member)
     }
 

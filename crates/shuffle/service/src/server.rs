@@ -143,10 +143,6 @@ impl ShuffleServer {
         let words = Box::new(ServerCallbacks(Arc::downgrade(&links)));
         let plane = Plane::of_any(&contact, net, files.clone(), config, words);
         links.attach(plane.clone());
-        let no_thread = |source| ServiceError::System {
-            what: "starting a thread",
-            source,
-        };
         Pool::global()
             .keep_at_most(usize::try_from(options.memory / KEPT_PART).unwrap_or(usize::MAX));
         plane.keep_below(granted(options.memory));
@@ -160,7 +156,7 @@ impl ShuffleServer {
         };
         let services = Services::from([(shuffle::SERVICE, service), (LINKS, masters)]);
         let served = host.start(services, THREADS, "treadle-serve", failed);
-        served.map_err(no_thread)?;
+        served.map_err(ServiceError::no_thread)?;
         let mut server = Self {
             http: None,
             links,
@@ -173,10 +169,10 @@ impl ShuffleServer {
                 following.end(&panic.to_string());
             }
         };
-        thread::start("treadle-member", follow).map_err(no_thread)?;
+        thread::start("treadle-member", follow).map_err(ServiceError::no_thread)?;
         server
             .watch(files, options.memory, room)
-            .map_err(no_thread)?;
+            .map_err(ServiceError::no_thread)?;
         let http = options.http.clone();
         let http = http.map(|http| pages(http, &options, &server.host, server.plane()));
         server.http = http.transpose()?;

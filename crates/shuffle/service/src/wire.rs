@@ -49,6 +49,11 @@ pub(crate) use proto::{
 };
 
 impl Hello {
+    /// Only servers have an address at which others connect.
+    pub(crate) fn is_server(&self) -> bool {
+        !self.address.is_empty()
+    }
+
     pub(crate) fn protocol(&self) -> Protocol {
         Protocol {
             oldest: self.oldest,

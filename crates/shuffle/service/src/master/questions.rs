@@ -8,7 +8,9 @@ use treadle_shuffle::{ApplicationId, MasterEvent, ShuffleId, Spec, Tenant};
 use treadle_types::Runs;
 
 use crate::master::known::Known;
-use crate::master::{MOST_PARTITIONS, MOST_SHUFFLES, Member, State};
+use crate::master::membership::Member;
+use crate::master::state::State;
+use crate::master::{MOST_PARTITIONS, MOST_SHUFFLES};
 use crate::wire::{self, Answer, Call, Claim, Register, What};
 
 impl State {
@@ -145,6 +147,7 @@ impl State {
         Ok(())
     }
 
+    /// Nobody is left who could use a shuffle.
     pub(super) fn end_shuffle(&mut self, shuffle: ShuffleId) {
         self.leases.end(shuffle);
         self.shuffles.remove(&shuffle);
@@ -155,7 +158,7 @@ impl State {
     fn drain(&mut self, from: u32, name: &str) -> Result<(), String> {
         let is_meant = |(id, member): &(&u32, &Member)| match name.is_empty() {
             true => **id == from,
-            false => member.hello.name == name && !member.hello.address.is_empty(),
+            false => member.hello.name == name && member.hello.is_server(),
         };
         let Some((&id, _)) = self.members.iter().find(is_meant) else {
             return Err(format!("no shuffle server is called {name}"));
@@ -167,7 +170,7 @@ impl State {
 
     pub(super) fn json(&self) -> String {
         let servers = self.members.iter();
-        let servers = servers.filter(|(_, member)| !member.hello.address.is_empty());
+        let servers = servers.filter(|(_, member)| member.hello.is_server());
         let mut partitions = BTreeMap::<u32, u64>::new();
         let plans = self.shuffles.values().flat_map(|known| &known.plan);
         for group in plans.flat_map(|plan| &plan.groups) {

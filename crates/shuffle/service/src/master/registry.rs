@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::master::State;
+use crate::master::state::State;
 use crate::wire::{self, Claim, Server, Servers};
 
 #[derive(Default)]
@@ -63,7 +63,7 @@ impl State {
             return;
         }
         let members = self.members.iter();
-        let servers = members.filter(|(_, member)| !member.hello.address.is_empty());
+        let servers = members.filter(|(_, member)| member.hello.is_server());
         let servers = servers.map(|(&id, member)| Server {
             name: member.hello.name.clone(),
             address: member.hello.address.clone(),

@@ -1,5 +1,8 @@
 //! The world: processes, the registry between them, and what must hold.
 
+mod faults;
+mod links;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -232,184 +235,11 @@ impl treadle_sim_kernel::World for World {
 }
 
 impl World {
-    fn link(&mut self, who: Who) -> &mut Link {
-        match who {
-            Who::Server(server) => &mut self.servers[server].link,
-            Who::Master(master) => &mut self.masters[master].link,
-        }
-    }
-
     fn begin(&mut self, who: Who) {
         self.link(who).tick = Some(self.kernel.now());
         self.kernel.schedule(Duration::ZERO, Item::Tick(who));
         let pause = self.kernel.random.micros(0, 2_000_000);
         self.kernel.schedule(pause, Item::Heartbeat(who));
-    }
-
-    fn start(&mut self, name: u64) {
-        self.incarnation += 1;
-        let earlier = self.servers.iter_mut();
-        earlier
-            .filter(|server| server.entry.name == format!("s{name}"))
-            .for_each(|server| server.is_healthy = false);
-        let seed = self.kernel.random.next();
-        let server = Server::new(name, self.incarnation, &self.config, seed);
-        self.servers.push(server);
-        self.begin(Who::Server(self.servers.len() - 1));
-    }
-
-    fn kill(&mut self, server: usize) {
-        let server = &mut self.servers[server];
-        server.is_alive = false;
-        server.link.epoch += 1;
-        server.link.session = None;
-    }
-
-    fn flap(&mut self, name: u64, times: u64) {
-        for number in 0..self.servers.len() {
-            if self.servers[number].entry.name == format!("s{name}") {
-                self.kill(number);
-            }
-        }
-        self.start(name);
-        if times > 0 {
-            let next = Item::Flap(name, times - 1);
-            self.kernel.schedule(Duration::from_secs(2), next);
-        }
-    }
-
-    fn is_reached(&self, who: Who) -> bool {
-        let now = self.kernel.now();
-        self.registry.is_up && self.cut_until.get(&who).is_none_or(|until| *until <= now)
-    }
-
-    fn latency(&mut self) -> Duration {
-        self.kernel.random.micros(100, 20_000)
-    }
-
-    /// Sends something to a process. What goes to one process keeps its order.
-    fn send(&mut self, who: Who, event: Event) {
-        let epoch = self.link(who).epoch;
-        self.kernel
-            .schedule(Duration::from_millis(10), Item::Event(who, epoch, event));
-    }
-
-    fn ask(&mut self, who: Who, ask: Ask) {
-        let (latency, epoch) = (self.latency(), self.link(who).epoch);
-        self.kernel.schedule(latency, Item::Ask(who, epoch, ask));
-    }
-
-    /// The registry is asked something.
-    fn asked(&mut self, who: Who, epoch: u64, ask: Ask) {
-        if self.link(who).epoch != epoch {
-            return;
-        }
-        let session = self.link(who).session;
-        let now = self.kernel.now();
-        let is_known = session.is_some_and(|session| self.registry.hear(session, now));
-        if !self.is_reached(who) || (!is_known && !matches!(ask, Ask::Connect)) {
-            let failure = Failure {
-                why: "no answer".to_owned(),
-                is_refusal: false,
-            };
-            let event = match who {
-                Who::Server(_) => Event::Server(RegisteringEvent::Failed(failure)),
-                Who::Master(_) => Event::Master(WatchingEvent::Failed(failure)),
-            };
-            let late = self.config.answer;
-            self.kernel.schedule(late, Item::Event(who, epoch, event));
-            return;
-        }
-        match ask {
-            Ask::Connect => {
-                let session = self.registry.begin(now);
-                self.send(who, Event::Connected(session));
-            }
-            Ask::List => {
-                let entries = self.registry.list();
-                let unreadable = Vec::new();
-                self.send(
-                    who,
-                    Event::Master(WatchingEvent::Listed {
-                        entries,
-                        unreadable,
-                    }),
-                );
-            }
-            Ask::Rivals(name) => {
-                let nodes = self.registry.list().into_iter();
-                let rivals = nodes.filter(|entry| entry.name == name);
-                let rivals = rivals.map(|entry| Rival {
-                    incarnation: entry.incarnation,
-                    address: entry.address.clone(),
-                });
-                let rivals = RegisteringEvent::Rivals(rivals.collect());
-                self.send(who, Event::Server(rivals));
-            }
-            Ask::Write(entry) => {
-                let written = session.and_then(|session| self.registry.write(session, entry));
-                self.publish(written.unwrap_or_default());
-                self.send(who, Event::Server(RegisteringEvent::Written));
-            }
-            Ask::Remove(key) => {
-                let gone = self.registry.remove(&key);
-                self.publish(gone);
-                if let Who::Server(server) = who
-                    && self.servers[server].entry.key() == key
-                {
-                    self.send(who, Event::Server(RegisteringEvent::Removed));
-                }
-            }
-        }
-    }
-
-    /// Tells the masters that watch.
-    fn publish(&mut self, changes: Vec<Changed>) {
-        for change in changes {
-            for number in 0..self.masters.len() {
-                let who = Who::Master(number);
-                if self.is_reached(who) && self.link(who).is_connected {
-                    let event = match change.clone() {
-                        Changed::Put(entry) => WatchingEvent::Put(entry),
-                        Changed::Gone(key) => WatchingEvent::Gone(key),
-                    };
-                    self.send(who, Event::Master(event));
-                }
-            }
-        }
-    }
-
-    fn heartbeat(&mut self, who: Who) -> Result<(), String> {
-        if let Who::Server(server) = who
-            && !self.servers[server].is_alive
-        {
-            return Ok(());
-        }
-        self.kernel.schedule(HEARTBEAT, Item::Heartbeat(who));
-        let now = self.kernel.now();
-        let is_reached = self.is_reached(who);
-        let before = self.link(who).before;
-        if let Some(before) = before.filter(|_| is_reached && self.keeps) {
-            self.registry.hear(before, now);
-        }
-        let Some(session) = self.link(who).session else {
-            return Ok(());
-        };
-        let was_connected = self.link(who).is_connected;
-        if !is_reached {
-            self.link(who).is_connected = false;
-            if was_connected {
-                return self.happens(who, interrupted(who));
-            }
-        } else if !self.registry.hear(session, now) {
-            self.link(who).epoch += 1;
-            self.link(who).session = None;
-            return self.happens(who, ended(who));
-        } else if !was_connected {
-            self.link(who).is_connected = true;
-            return self.happens(who, resumed(who));
-        }
-        Ok(())
     }
 
     /// Something comes to a process.
@@ -445,25 +275,6 @@ impl World {
             if let Some(at) = deadline {
                 self.kernel.schedule_at(at, Item::Tick(who));
             }
-        }
-    }
-
-    /// A session is left for another.
-    fn put_aside(&mut self, who: Who) {
-        let link = self.link(who);
-        link.epoch += 1;
-        let session = link.session.take();
-        link.before = link.before.or(session);
-    }
-
-    /// The session that was left is closed.
-    fn close(&mut self, who: Who) {
-        let before = self.link(who).before.take();
-        if self.is_reached(who)
-            && let Some(session) = before
-        {
-            let gone = self.registry.end(session);
-            self.publish(gone);
         }
     }
 
@@ -578,91 +389,6 @@ impl World {
         self.masters[number].hear(news, self.kernel.now())
     }
 
-    fn fault(&mut self, drawn: u64, fault: Fault) -> Result<(), String> {
-        let now = self.kernel.now();
-        let alive = |server: &usize| self.servers[*server].should_be_listed();
-        let alive: Vec<usize> = (0..self.servers.len()).filter(alive).collect();
-        if alive.is_empty() {
-            return Ok(());
-        }
-        let number = alive[drawn as usize % alive.len()];
-        let who = match drawn % 7 {
-            0 => Who::Master(drawn as usize / 7 % MASTERS),
-            _ => Who::Server(number),
-        };
-        let name = self.servers[number].entry.name[1..].parse().unwrap_or(0);
-        match fault {
-            Fault::Outage { length, forgets } if self.registry.is_up && now + length < HEAL => {
-                self.summary.outages += 1;
-                self.summary.wiped += u64::from(forgets);
-                self.registry.is_up = false;
-                self.registry.down_since = now;
-                self.kernel.schedule(length, Item::Up(forgets));
-            }
-            Fault::Outage { .. } => {}
-            Fault::Cut { length } => {
-                self.summary.cuts += 1;
-                self.cut_until.insert(who, now + length);
-                self.is_ill(who);
-            }
-            Fault::Pause { length } => {
-                self.summary.pauses += 1;
-                self.kernel.pause(who, length);
-                let until = self.paused_until.entry(who).or_default();
-                *until = (now + length).max(*until);
-                self.is_ill(who);
-            }
-            Fault::Restart { away } => {
-                self.summary.restarts += 1;
-                self.kill(number);
-                self.kernel.schedule(away, Item::Start(name));
-            }
-            Fault::Duplicate { life } => {
-                self.summary.duplicates += 1;
-                self.is_ill(Who::Server(number));
-                self.start(name);
-                if drawn.is_multiple_of(2) {
-                    let other = self.servers.len() - 1;
-                    self.is_ill(Who::Server(other));
-                    self.kernel.schedule(life, Item::Kill(other));
-                    // While the other is there, this one goes on writing.
-                    self.refresh(number)?;
-                    self.kernel
-                        .schedule(life * 11 / 10, Item::Fault(0, Fault::Load));
-                }
-            }
-            Fault::Withdraw { away } => {
-                self.servers[number].is_leaving = true;
-                self.is_ill(Who::Server(number));
-                self.server(number, RegisteringEvent::Withdraw)?;
-                self.kernel
-                    .schedule(away + Duration::from_secs(20), Item::Kill(number));
-                self.kernel.schedule(away, Item::Start(name));
-            }
-            Fault::Flap { times } => {
-                self.summary.flapping += 1;
-                self.flap(name, times);
-            }
-            Fault::Load => {
-                for number in alive {
-                    self.refresh(number)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// What happens to a process from now on may be its own fault.
-    fn is_ill(&mut self, who: Who) {
-        match who {
-            Who::Server(server) => self.servers[server].is_healthy = false,
-            Who::Master(_) => self
-                .servers
-                .iter_mut()
-                .for_each(|server| server.is_healthy = false),
-        }
-    }
-
     /// A server has another load.
     fn refresh(&mut self, number: usize) -> Result<(), String> {
         let load = Load {
@@ -708,28 +434,5 @@ impl World {
             }
         }
         Ok(())
-    }
-}
-
-fn interrupted(who: Who) -> Event {
-    let why = "cut".to_owned();
-    match who {
-        Who::Server(_) => Event::Server(RegisteringEvent::Interrupted(why)),
-        Who::Master(_) => Event::Master(WatchingEvent::Interrupted(why)),
-    }
-}
-
-fn resumed(who: Who) -> Event {
-    match who {
-        Who::Server(_) => Event::Server(RegisteringEvent::Resumed),
-        Who::Master(_) => Event::Master(WatchingEvent::Resumed),
-    }
-}
-
-fn ended(who: Who) -> Event {
-    let why = "the session has ended".to_owned();
-    match who {
-        Who::Server(_) => Event::Server(RegisteringEvent::Ended(why)),
-        Who::Master(_) => Event::Master(WatchingEvent::Ended(why)),
     }
 }

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use treadle_shuffle_registry::{
-    Config, Entry, Failure, Key, Load, News, RegisteringEffect, RegisteringEvent, Rival, Standing,
-    WatchingEffect, WatchingEvent,
+    Config, Entry, Key, Load, News, RegisteringEffect, RegisteringEvent, Standing, WatchingEffect,
+    WatchingEvent,
 };
 use treadle_sim_kernel::{Kernel, Random, Trace, World as _, counters};
 
 use crate::master::Master;
-use crate::plan::{self, END, Fault, HEAL, MASTERS, NAMES};
-use crate::registry::{Changed, Registry};
+use crate::plan::{self, END, Fault, MASTERS, NAMES};
+use crate::registry::Registry;
 use crate::server::Server;
 
 /// How often a client says that it is there.

@@ -1,6 +1,12 @@
 //! What happens to processes and to the registry.
 
-use super::*;
+use std::time::Duration;
+
+use treadle_shuffle_registry::RegisteringEvent;
+
+use super::{Item, Who, World};
+use crate::plan::{Fault, HEAL, MASTERS};
+use crate::server::Server;
 
 impl World {
     pub(super) fn start(&mut self, name: u64) {

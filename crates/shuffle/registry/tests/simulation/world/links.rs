@@ -1,6 +1,11 @@
 //! What lies between a process and the registry: sessions, questions, answers and changes under way.
 
-use super::*;
+use std::time::Duration;
+
+use treadle_shuffle_registry::{Failure, RegisteringEvent, Rival, WatchingEvent};
+
+use super::{Ask, Event, HEARTBEAT, Item, Link, Who, World};
+use crate::registry::Changed;
 
 impl World {
     pub(super) fn link(&mut self, who: Who) -> &mut Link {

@@ -5,11 +5,12 @@ from __future__ import annotations
 import collections
 import textwrap
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from transfer_support import LIMIT, Peer, pair
+from transfer_support import ECHO, LIMIT, Peer, echoing, exchanged, pair
 
 from treadle import transfer
 
@@ -17,39 +18,19 @@ torch: Any = pytest.importorskip("torch", exc_type=ImportError)
 
 Exchange = Callable[[Any], Any]
 
-ECHO = """
-while True:
-    try:
-        obj = conn.recv()
-    except EOFError:
-        break
-    except Exception as error:
-        obj = error
-    conn.send(obj)
-"""
-
 LARGE = 300_000
 
 
 @pytest.fixture(scope="module")
 def conn() -> Iterator[transfer.Connection]:
-    with Peer(ECHO) as peer:
-        yield peer.conn
-        peer.conn.close()
-        peer.finish()
+    with echoing() as conn:
+        yield conn
 
 
 @pytest.fixture
 def exchange(conn: transfer.Connection) -> Exchange:
     """Send an object to a process that sends it back."""
-
-    def exchange(obj: Any) -> Any:
-        sent = conn.start_send(obj)
-        received = conn.recv(timeout=LIMIT)
-        sent.result(LIMIT)
-        return received
-
-    return exchange
+    return partial(exchanged, conn)
 
 
 def bits(tensor: Any) -> bytes:

@@ -15,43 +15,23 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from transfer_support import LIMIT, Peer, pair
+from transfer_support import ECHO, LIMIT, Peer, echoing, exchanged, pair
 
 from treadle import transfer
 
 Exchange = Callable[[Any], Any]
 
-ECHO = """
-while True:
-    try:
-        obj = conn.recv()
-    except EOFError:
-        break
-    except Exception as error:
-        obj = error
-    conn.send(obj)
-"""
-
 
 @pytest.fixture(scope="module")
 def conn() -> Iterator[transfer.Connection]:
-    with Peer(ECHO) as peer:
-        yield peer.conn
-        peer.conn.close()
-        peer.finish()
+    with echoing() as conn:
+        yield conn
 
 
 @pytest.fixture
 def exchange(conn: transfer.Connection) -> Exchange:
     """Send an object to a process that sends it back."""
-
-    def exchange(obj: Any) -> Any:
-        sent = conn.start_send(obj)
-        received = conn.recv(timeout=LIMIT)
-        sent.result(LIMIT)
-        return received
-
-    return exchange
+    return partial(exchanged, conn)
 
 
 def numbers(dtype: str, shape: tuple[int, ...] = (3, 5)) -> np.ndarray[Any, Any]:

@@ -76,3 +76,32 @@ class Peer:
         self.process.communicate()
         self.conn.close()
         self._listener.close()
+
+
+ECHO = """
+while True:
+    try:
+        obj = conn.recv()
+    except EOFError:
+        break
+    except Exception as error:
+        obj = error
+    conn.send(obj)
+"""
+
+
+@contextmanager
+def echoing() -> Iterator[transfer.Connection]:
+    """A connection to a process that sends back what it gets."""
+    with Peer(ECHO) as peer:
+        yield peer.conn
+        peer.conn.close()
+        peer.finish()
+
+
+def exchanged(conn: transfer.Connection, obj: Any) -> Any:
+    """What comes back of an object."""
+    sent = conn.start_send(obj)
+    received = conn.recv(timeout=LIMIT)
+    sent.result(LIMIT)
+    return received

@@ -16,7 +16,15 @@ from typing import Any
 
 from treadle import _core
 
-__all__ = ["Parts", "dtype_named", "imported", "is_plain", "name_of", "refuse_elsewhere"]
+__all__ = [
+    "Parts",
+    "dtype_named",
+    "imported",
+    "is_plain",
+    "name_of",
+    "refuse_elsewhere",
+    "tensor_class",
+]
 
 # The second knows which storages are shared. More are needed for objects that pickle other tensors each time.
 _MOST_ATTEMPTS = 4
@@ -26,6 +34,13 @@ _NAMES: dict[Any, str] = {}
 
 # Dispatch keys tell whether a tensor is plain, but for its attributes, in a fifth of the time. These do.
 _PLAIN_KEYS: set[int] = set()
+
+
+def tensor_class() -> Any:
+    """Return ``torch.Tensor``; None where torch is not imported, or older than 2.0: its storages have other names."""
+    # torch may be about to be imported.
+    tensors = getattr(sys.modules.get("torch"), "Tensor", None)
+    return tensors if hasattr(tensors, "untyped_storage") else None
 
 
 def name_of(dtype: Any) -> str:
@@ -110,12 +125,8 @@ class Parts:
         self._parts.clear()
         self._others.clear()
         self._attempts += 1
-        # torch may be about to be imported. Before 2.0, its storages have other names.
-        tensors = getattr(sys.modules.get("torch"), "Tensor", None)
-        if not hasattr(tensors, "untyped_storage"):
-            return False
-        self._tensors = tensors
-        return True
+        self._tensors = tensor_class()
+        return self._tensors is not None
 
     def is_to_repeat(self) -> bool:
         """Whether the object has to be pickled once more, as more of it is shared than was known.

@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 
 from treadle import _core
-from treadle.pickling._tensors import dtype_named, imported, is_plain, name_of, refuse_elsewhere
+from treadle.pickling._tensors import (
+    dtype_named,
+    imported,
+    is_plain,
+    name_of,
+    refuse_elsewhere,
+    tensor_class,
+)
 from treadle.transfer import _dtypes
 
 __all__ = ["encode", "make", "view_of"]
@@ -32,9 +39,8 @@ def encode(obj: Any) -> View | None:
     Without a name it arrives as an array of NumPy. None: it is none, or is pickled.
     """
     cls = type(obj)
-    torch: Any = sys.modules.get(_TORCH)
-    tensor: Any = getattr(torch, "Tensor", None)
-    if hasattr(tensor, "untyped_storage") and issubclass(cls, tensor):
+    tensor = tensor_class()
+    if tensor is not None and issubclass(cls, tensor):
         return _of_torch(obj) if cls is tensor and is_plain(obj) else None
     if isinstance(obj, np.ndarray) or not _is_exporter(cls):
         return None
@@ -122,9 +128,8 @@ def view_of(target: Any) -> np.ndarray[Any, Any]:
         Nothing may be written to it.
     """
     cls = type(target)
-    torch: Any = sys.modules.get(_TORCH)
-    tensor: Any = getattr(torch, "Tensor", None)
-    if not hasattr(tensor, "untyped_storage") or not issubclass(cls, tensor):
+    tensor = tensor_class()
+    if tensor is None or not issubclass(cls, tensor):
         if not _is_exporter(cls):
             raise TypeError(f"recv_into needs an array of NumPy or a tensor, not {cls.__name__}")
         return np.from_dlpack(target)

@@ -1,8 +1,8 @@
 """All figures of the README and of docs/measured.md, from one run of this commit on a quiet machine.
 
 ``python bench/readme.py`` prints the programs and the minutes that they may take, runs them one after the other, and
-writes ``docs/measured.json``, the table of the README and docs/measured.md. Nothing in these tables is written by hand:
-``tests/docs`` compares them with the JSON. ``--write`` only writes the tables again.
+writes ``docs/measured.json``, and from it the tables of the README and of docs/measured.md, between two comments.
+``--write`` only writes the tables again.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ class Line:
 
 README = (
     Line("a task in process, 10,000 independent ones", "local", "flat, 10,000 tasks, threads beside", "Dask"),
-    Line("the same over a bare Python loop", "local", "flat, 10,000 tasks, threads: a task", "bare"),
+    Line("the same over a bare Python loop", "local", "flat, 10,000 tasks, threads: a task", "a bare"),
     Line("three tables joined, in process", "local", "three tables joined", "Dask"),
     Line("anomalies of a climatology, in process", "local", "climatology", "Dask"),
     Line("`client.map(inc, range(10_000))` and `wait`", "cluster", "`client.map", "distributed"),
@@ -66,7 +67,7 @@ README = (
     Line("arrays of 100 MB between processes, with checksums", "transfer", "100 MB arrays, loopback, recv() of new", "C,"),
     Line("the same", "transfer", "100 MB arrays, loopback, recv() of new", "grpc"),
     Line("the same into a warm array", "transfer", "100 MB arrays, loopback, recv_into a warm", "iperf3, 1 MiB"),
-    Line("the same through TLS", "transfer", "100 MB arrays, loopback, TLS", ""),
+    Line("the same through TLS", "transfer", "100 MB arrays through TLS", ""),
     Line("1 GB of shared memory to another process", "transfer", "1 GB array of treadle.empty", ""),
     Line("a call to 32 engines", "broadcast", "`apply_sync(lambda: None)`, broadcast", "ipyparallel"),
     Line("a push of 2 MB to each of 32 engines", "broadcast", "`push` of 512² doubles, broadcast", "ipyparallel"),
@@ -151,10 +152,17 @@ def measure(chosen: list[str], quick: bool) -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d"),
         "commit": git("rev-parse", "--short", "HEAD"),
         "machine": machine(),
-        "versions": {name: version(name) for name in PEERS},
+        "versions": dict(versions()),
         "minutes": (time.monotonic() - start) / 60,
         "figures": figures,
     }
+
+
+def versions() -> Iterator[tuple[str, str]]:
+    """The releases of the peers that are here."""
+    for name in PEERS:
+        with suppress(PackageNotFoundError):
+            yield name, version(name)
 
 
 def git(*arguments: str) -> str:
@@ -180,11 +188,7 @@ def main() -> None:
         to = MEASURED if whole else OUT / "measured.json"
         to.write_text(json.dumps(measured, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         if not whole:
-            print(
-                table_of_readme(measured)
-                if len(args.only) == len(PROGRAMS)
-                else all_tables(measured)
-            )
+            print(all_tables(measured))
             sys.exit(set(measured["figures"]) != set(args.only))
     measured = json.loads(MEASURED.read_text(encoding="utf-8"))
     for path in PAGES:

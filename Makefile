@@ -18,7 +18,8 @@ VENV_PY := $(VENV)/bin/python
 PIP_INSTALL := $(VENV_PY) -m pip install --quiet --disable-pip-version-check --require-hashes
 INSTALLED := $(VENV)/installed.stamp
 BUILT := $(VENV)/built.stamp
-FEATURES := $(if $(filter dev,$(PROFILE)),simulated,testing)
+# The demo has no clients of registries: they are half a minute of compilation.
+FEATURES := $(if $(filter dev,$(PROFILE)),simulated,testing) $(if $(filter demo,$(LOCK)),--no-default-features)
 # The same as it is installed: link-time optimisation takes minutes, and is for what is measured.
 OPTIMISED := $(VENV)/optimised.stamp
 # The Pythons whose wheels are tried often: the one of all other tests, whose build is there, the oldest, the newest.

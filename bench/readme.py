@@ -107,10 +107,9 @@ def head(measured: dict[str, Any]) -> str:
         f", `{'`, `'.join(commits[other])}` {other[0]}, commit {other[1]}" for other in later
     )
     minutes = sum(program["minutes"] for program in measured["programs"].values())
-    peers = ", ".join(f"{name} {number}" for name, number in measured["versions"].items())
     return (
         f"`make bench-readme`, {when}, commit {commit}{again}, {minutes:.0f} minutes; "
-        f"{measured['machine']}; {peers}."
+        f"{measured['machine']}."
     )
 
 
@@ -125,7 +124,8 @@ def table_of_readme(measured: dict[str, Any]) -> str:
 
 
 def all_tables(measured: dict[str, Any]) -> str:
-    parts = [head(measured)]
+    peers = ", ".join(f"{name} {number}" for name, number in measured["versions"].items())
+    parts = [head(measured), f"The peers: {peers}."]
     for program, what in measured["programs"].items():
         rows = ["| what | Treadle | beside | ratio | bar | | what limits it |", "|" + " --- |" * 7]
         for figure in named(what["figures"]):

@@ -79,7 +79,7 @@ class Cluster:
             self.server(f"server-{number}")
 
     def _begin(self, where: str) -> Child:
-        options = ("--shuffle-journal", "none", "--lease", str(LEASE), "--http", "none")
+        options = ("--shuffle-journal", "none", "--lease", str(LEASE))
         return self._stack.enter_context(Child("shuffle-master", where, *options, "--supervised"))
 
     def server(self, name: str) -> Child:

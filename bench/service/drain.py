@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +20,22 @@ sys.path.append(str(Path(__file__).parent.parent / "transfer"))
 from figures import Figure
 from network import LOOPBACK
 from streams import our_stream
-from treadle.common._command_process import Child
 from treadle.shuffle import Service
 
 HELD = 1_000_000_000
 # Copies of each row; servers before one leaves.
-COPIES, SERVERS = 2, 3
+COPIES, SERVERS = 2, 4
 MAPS = PARTITIONS = 60
 MEMORY = 4 << 30
+# Eight-byte words of a row; seconds between the beginnings of two shuffles of the job.
+WORDS, PAUSE = 11, 0.1
 # What a transfer is measured with: arrays of 100 MB.
 MB, BLOCKS = 100, 8
 WAIT = 300
 
 
 class Job:
-    """Small shuffles in turn, whose rows are counted, until it is told to end."""
+    """Ten small shuffles a second, whose rows are counted, until it is told to end."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -45,7 +46,7 @@ class Job:
     def _run(self) -> int:
         rows, numbers = np.arange(20_000), np.arange(20_000) % 8
         done = 0
-        while not self._is_over.is_set():
+        while not self._is_over.wait(PAUSE):
             with self._service.shuffle(4, 8, "i8") as shuffle:
                 # It raises an error if a map must run again.
                 shuffle.commit([shuffle.write(number, rows, numbers) for number in range(4)])
@@ -64,38 +65,45 @@ def held(service: Service, name: str) -> int:
     return int(next(s["held_bytes"] for s in service.state()["servers"] if s["name"] == name))
 
 
-def drained(nbytes: int) -> tuple[float, int, int]:
-    """Bytes a second that left a server, what it had, and how many shuffles ran meanwhile."""
-    with ExitStack() as stack:
-        service = stack.enter_context(Service(servers=SERVERS, memory_limit=MEMORY, timeout=WAIT))
-        rows = nbytes * SERVERS // COPIES // 8 // MAPS
-        values, numbers = np.arange(rows), np.arange(rows) % PARTITIONS
-        shuffle = stack.enter_context(service.shuffle(MAPS, PARTITIONS, "i8", copies=COPIES))
+@contextmanager
+def written(service: Service, nbytes: int) -> Iterator[tuple[Any, int]]:
+    """A shuffle that is committed, of so many bytes of rows, and the sum of its values."""
+    rows = nbytes // 8 // WORDS // MAPS
+    values, numbers = np.arange(rows * WORDS).reshape(rows, WORDS), np.arange(rows) % PARTITIONS
+    kind = np.dtype((np.int64, (WORDS,)))
+    with (
+        service.shuffle(MAPS, PARTITIONS, kind, copies=COPIES) as shuffle,
+        ThreadPoolExecutor(4) as pool,
+    ):
 
         def write(number: int) -> Any:
             return shuffle.write(number, values + number, numbers)
 
-        with ThreadPoolExecutor(4) as pool:
-            shuffle.commit(list(pool.map(write, range(MAPS))))
-        # The others' room for what it has was used before.
-        spare = Child(
-            *("shuffle-server", service.address, "--name", "spare", "--domain", "spare"),
-            *("--memory-limit", f"{MEMORY}B", "--http", "none", "--supervised"),
-        )
-        stack.enter_context(spare)
-        job = Job(service)
-        time.sleep(1)
-        name = "server-0"
-        had = held(service, name)
-        start = time.perf_counter()
-        command = ("shuffle-server", service.address, "--drain", "--name", name)
-        subprocess.run([sys.executable, "-m", "treadle", *command], check=True, timeout=WAIT)
-        took = time.perf_counter() - start
-        ran = job.end()
-        reader = shuffle.reader()
-        total = sum(int(reader.read(partition).sum()) for partition in range(PARTITIONS))
-        assert total == MAPS * int(values.sum()) + rows * (MAPS * (MAPS - 1) // 2), "other rows"
-        assert shuffle.lost() == [], "maps have to run again"
+        shuffle.commit(list(pool.map(write, range(MAPS))))
+        added = rows * WORDS * (MAPS * (MAPS - 1) // 2)
+        yield shuffle, MAPS * int(values.sum()) + added
+
+
+def drained(nbytes: int) -> tuple[float, int, int]:
+    """Bytes a second that left a server, what it had, and how many shuffles ran meanwhile."""
+    with Service(servers=SERVERS, memory_limit=MEMORY, timeout=WAIT) as service:
+        # The memory that the others need was used before, as in a service that runs.
+        with written(service, nbytes * SERVERS * SERVERS // (SERVERS - 1) // COPIES):
+            pass
+        with written(service, nbytes * SERVERS // COPIES) as (shuffle, expected):
+            job = Job(service)
+            name = "server-0"
+            time.sleep(1.5)
+            had = held(service, name)
+            start = time.perf_counter()
+            command = ("shuffle-server", service.address, "--drain", "--name", name)
+            subprocess.run([sys.executable, "-m", "treadle", *command], check=True, timeout=WAIT)
+            took = time.perf_counter() - start
+            ran = job.end()
+            reader = shuffle.reader()
+            total = sum(int(reader.read(partition).sum()) for partition in range(PARTITIONS))
+            assert total == expected, "other rows"
+            assert shuffle.lost() == [], "maps have to run again"
     return had / took, had, ran
 
 
@@ -104,6 +112,7 @@ def measure(quick: bool) -> Iterator[Figure]:
     nbytes = HELD // 10 if quick else HELD
     rates, ratios = [], []
     with our_stream(LOOPBACK, "new", MB, BLOCKS) as stream:
+        stream.turn()
         for _ in range(1 if quick else 3):
             plane = stream.turn() * 1e6
             rate, had, ran = drained(nbytes)

@@ -1,7 +1,7 @@
 //! The stand-alone shuffle service survives what its seed does to it, and each guard is needed.
 
 use treadle_shuffle::Guard;
-use treadle_shuffle_sim::large::{Large, simulate_large};
+use treadle_shuffle_sim::large::{Large, simulate_large, simulate_many};
 use treadle_shuffle_sim::overload::{Load, simulate_overload};
 use treadle_shuffle_sim::{Plan, Summary, simulate_plan, simulate_service};
 use treadle_sim_kernel::{Trace, assert_happened, assert_noticed, run_seeds};
@@ -198,6 +198,17 @@ fn the_master_keeps_little_of_a_large_shuffle() {
     // The earlier attempts of each 20th map are in half of the groups.
     let list = 16 * 4_200;
     assert!(large.commit < list + 160 * (4_200 / 8 + 200), "{large:?}");
+}
+
+#[test]
+fn a_master_of_one_of_many_applications_is_small() {
+    let large = Large {
+        maps: 20,
+        partitions: 1_000,
+        servers: 1_000,
+    };
+    let shared = simulate_many(large, 4).unwrap_or_else(|error| panic!("{error}"));
+    assert!(shared.most < 64 << 20, "{shared:?}");
 }
 
 #[test]

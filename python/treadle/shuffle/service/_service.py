@@ -147,11 +147,8 @@ class Service:
                 if application is not None:
                     self._refuse_sharing(address)
                 self._master_address = self._join(address)
-                if self._master is not None and is_registry(address):
-                    # No other process has the journal.
-                    from treadle.shuffle.service._journal_writer import Keeper
-
-                    self._keeper = Keeper.of(self._master, None)
+                if is_registry(address):
+                    self._keep_journal()
             elif is_registry(address):
                 raise ValueError(
                     f"own_master=False needs the address of `treadle shuffle-master`: {address} has servers, and is no "
@@ -164,6 +161,13 @@ class Service:
         except BaseException:
             self.close()
             raise
+
+    def _keep_journal(self) -> None:
+        """Keep the records of a master of this process, where nobody else does."""
+        from treadle.shuffle.service._journal_writer import Keeper
+
+        if self._master is not None:
+            self._keeper = Keeper.of(self._master, None)
 
     def _refuse_sharing(self, registry: str) -> None:
         if self._is_shared and is_registry(registry) and not keeps_masters(registry):

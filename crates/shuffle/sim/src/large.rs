@@ -125,6 +125,7 @@ impl Job {
             outputs: Runs::range(0, large.partitions.into()),
             aligned: None,
             copies: 2,
+            is_handed_over: true,
             preferred: Vec::new(),
             committed: None,
         };

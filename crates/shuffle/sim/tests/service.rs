@@ -79,17 +79,21 @@ fn a_server_killed_and_restarted_at_the_same_address_between_two_maps_loses_no_r
 
 #[test]
 fn a_server_that_is_drained_leaves_without_a_job_noticing() {
-    let mut filled = 0;
-    for at in 0..60 {
-        let sum = simulate_plan(Plan::drained(at), Trace::Off);
-        let sum = sum.unwrap_or_else(|error| panic!("drained after {at} × 100 µs: {error}"));
-        // It has left, and not since it had to.
-        assert_eq!((sum.finished, sum.losses), (1, 1), "{at}: {sum:?}");
-        let noticed = (sum.transfers, sum.invalidations, sum.given_back);
-        assert_eq!(noticed, (16, 0, 0), "{at}: {sum:?}");
-        filled += u64::from(sum.fills > 0);
+    for copies in [1, 2] {
+        let mut filled = 0;
+        for at in 0..60 {
+            let sum = simulate_plan(Plan::drained(at, copies), Trace::Off);
+            let sum = sum.unwrap_or_else(|error| {
+                panic!("{copies} copies, drained after {at} × 100 µs: {error}")
+            });
+            // It has left, and not since it had to.
+            assert_eq!((sum.finished, sum.losses), (1, 1), "{at}: {sum:?}");
+            let noticed = (sum.transfers, sum.invalidations, sum.given_back);
+            assert_eq!(noticed, (16, 0, 0), "{at}: {sum:?}");
+            filled += u64::from(sum.fills > 0);
+        }
+        assert!(filled > 30, "{copies} copies: {filled}");
     }
-    assert!(filled > 30, "{filled}");
 }
 
 /// In the end of each, nothing may be at a server: neither in memory nor in a file.

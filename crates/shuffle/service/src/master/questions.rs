@@ -101,6 +101,7 @@ impl State {
             outputs,
             aligned: None,
             copies: is.copies,
+            is_handed_over: true,
             preferred: Vec::new(),
             committed: is.committed.map(Into::into),
         };

@@ -96,6 +96,7 @@ impl Machines {
                 shuffle,
                 group,
                 batches,
+                storage: _,
             } => {
                 let of_group = self.batches.get(&(shuffle, group));
                 let batches = batches.into_iter().filter_map(|id| {

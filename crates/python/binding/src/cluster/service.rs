@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use treadle_compress::Codec;
 use treadle_interpreter::{ProcessLocal, refuse_forked};
 use treadle_net::{Address, Options, Wait};
-use treadle_shuffle::{ApplicationId, Tenant};
+use treadle_shuffle::{ApplicationId, Remote, Tenant};
 use treadle_shuffle_node::Plane;
+use treadle_shuffle_remote::Location;
 use treadle_shuffle_service::{
     MasterOptions, MemberOptions, ServerOptions, ServiceError, ShuffleMaster as Master,
     ShuffleServer as Server,
@@ -39,7 +40,9 @@ fn raised(error: ServiceError, doing: &str) -> PyErr {
     match error {
         ServiceError::Net(error) => failed(doing)(error),
         ServiceError::Refused(reason) => ShuffleError::new_err(format!("{doing}: {reason}")),
-        ServiceError::TooLittleMemory { .. } => ShuffleError::new_err(error.to_string()),
+        ServiceError::TooLittleMemory { .. } | ServiceError::Remote(_) => {
+            ShuffleError::new_err(error.to_string())
+        }
         ServiceError::Over(reason) => PyConnectionError::new_err(format!("{doing}: {reason}")),
         ServiceError::Elsewhere(address) => Elsewhere::new_err(address),
         ServiceError::Late => PyTimeoutError::new_err(format!("{doing}: no answer in time")),
@@ -53,6 +56,25 @@ fn address(text: &str, options: &Options) -> PyResult<Address> {
         false if options.tls.is_some() => parse(&format!("treadle+tls://{text}")),
         false => parse(&format!("treadle://{text}")),
     }
+}
+
+/// Where else a server keeps rows, and what for.
+fn remote_of(remote: Option<&str>, storage: &str) -> PyResult<Option<(Location, Remote)>> {
+    let what = match (storage, remote) {
+        ("local", _) => Remote::WhenFull,
+        ("remote", Some(_)) => Remote::First,
+        ("remote", None) => {
+            let text = "storage=remote needs a remote store: give its URL with remote";
+            return Err(PyValueError::new_err(text));
+        }
+        _ => {
+            let text = format!("storage={storage}: say local or remote");
+            return Err(PyValueError::new_err(text));
+        }
+    };
+    let location = remote.map(str::parse::<Location>).transpose();
+    let location = location.map_err(|error| PyValueError::new_err(error.to_string()))?;
+    Ok(location.map(|location| (location, what)))
 }
 
 /// Calls `act` with what says whether it is to end: because of a signal, or since the time has passed.
@@ -227,8 +249,8 @@ impl ShuffleServer {
     /// Starts one that registers with the master at `master`. When that is lost, it goes on for other masters,
     /// for `patience` seconds.
     #[new]
-    #[pyo3(signature = (master, *, name, domain, directories, memory, disk, listen, weight=1,
-                        secret=None, certificates=None, insecure=false, contact=Vec::new(),
+    #[pyo3(signature = (master, *, name, domain, directories, memory, disk, listen, remote=None,
+                        storage="local", weight=1, secret=None, certificates=None, insecure=false, contact=Vec::new(),
                         http=None, http_token=None, http_names=Vec::new(), timeout=None,
                         patience=None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
@@ -241,6 +263,8 @@ impl ShuffleServer {
         memory: u64,
         disk: u64,
         listen: &str,
+        remote: Option<&str>,
+        storage: &str,
         weight: u32,
         secret: Option<&Bound<'_, PyAny>>,
         certificates: Option<HashMap<String, String>>,
@@ -275,6 +299,7 @@ impl ShuffleServer {
             weight,
             directories,
             disk,
+            remote: remote_of(remote, storage)?,
             memory,
             http: http
                 .map(|http| super::scheduler::pages(http, http_token, http_names))
@@ -346,6 +371,7 @@ fn stats(py: Python<'_>, plane: &Plane) -> HashMap<&'static str, u64> {
         ("spilled", stats.spilled),
         ("loaded", stats.loaded),
         ("on_disk", stats.on_disk),
+        ("remote", stats.remote),
         ("gathered", stats.gathered),
         ("resident", stats.resident),
         ("held", stats.held),

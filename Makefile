@@ -38,7 +38,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo run-demo wheels test test-rust test-python test-wheels test-pythons test-registries test-ray test-tensors test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-scaling bench-builds bench-readme \
+.PHONY: help demo run-demo wheels test test-rust test-python test-wheels test-pythons test-registries test-remote test-ray test-tensors test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-scaling bench-builds bench-readme \
 	fuzz soak lines \
 	build build-optimised lint fmt lock clean check-python check-cargo
 
@@ -64,6 +64,9 @@ test-python: $(BUILT) ## run the tests of the Python package (ARGS: pytest's)
 
 test-registries: $(BUILT) ## run the tests with etcd and ZooKeeper; needs Go, Java and Maven (ARGS: names of cases)
 	$(VENV_PY) tests/registries.py $(ARGS)
+
+test-remote: $(BUILT) ## run the tests of remote stores against an S3-compatible server and HDFS; needs a JDK and Maven
+	$(VENV_PY) tests/remote.py $(ARGS)
 
 test-ray: $(BUILT) ## run the tests inside a Ray cluster; installs Ray
 	$(PIP_INSTALL) -r requirements/peers.lock

@@ -20,6 +20,7 @@ MODULES = (
     "larger",
     "drain",
     "masters",
+    "remote",
 )
 
 if __name__ == "__main__":

@@ -484,6 +484,8 @@ class ShuffleServer:
         memory: int,
         disk: int,
         listen: str,
+        remote: str | None = None,
+        storage: str = "local",
         weight: int = 1,
         secret: bytes | str | Path | None = None,
         certificates: Mapping[str, str] | None = None,

@@ -27,10 +27,12 @@ class Servers:
         directory: Path,
         journal: str = "none",
         timeout: float = 10.0,
+        lease: float = 60.0,
     ) -> None:
         self._start = start
         self._directory = directory
-        options = ("--shuffle-journal", journal, "--timeout", f"{timeout:g}")
+        limits = ("--timeout", f"{timeout:g}", "--lease", f"{lease:g}")
+        options = ("--shuffle-journal", journal, *limits)
         self.master = start("shuffle-master", "127.0.0.1:0", *options)
         self.processes: dict[str, Process] = {}
         self.service = Service(self.master.address, timeout=SOON)

@@ -156,6 +156,21 @@ def shuffle_master(
     help="What all directories together may hold: bytes or 2GiB; by default 0 for no limit.",
 )
 @click.option(
+    "--remote",
+    metavar="URL",
+    help="A store for rows that the directories do not take: s3://BUCKET/PREFIX?endpoint=URL&region=NAME, "
+    "hdfs://NAMENODE:PORT/PATH or file:///PATH. Credentials are not part of it: they come from environment "
+    "variables and files (AWS_ACCESS_KEY_ID, AWS_SHARED_CREDENTIALS_FILE, HADOOP_USER_NAME, …).",
+)
+@click.option(
+    "--storage",
+    type=click.Choice(["local", "remote"]),
+    default="local",
+    show_default=True,
+    help="Where rows go first that do not fit into memory: to the directories, or to the store of --remote. Each "
+    "takes what the other one does not.",
+)
+@click.option(
     "--domain",
     help="What fails together: the copies of a row are in different domains. By default the host.",
 )
@@ -213,6 +228,8 @@ def shuffle_server(
     directories: tuple[str, ...],
     memory_limit: str,
     disk_limit: str,
+    remote: str | None,
+    storage: str,
     domain: str | None,
     rack: str,
     host_kind: str,
@@ -251,6 +268,8 @@ def shuffle_server(
         with _clear_errors():
             _drain(registry, credentials, name, drain_timeout)
         return
+    if storage == "remote" and remote is None:
+        raise click.UsageError("--storage remote needs --remote: which store")
     from treadle.common._settings import temporary_directory
 
     options = {
@@ -263,6 +282,8 @@ def shuffle_server(
         "memory": limit_of(memory_limit_of, memory_limit, "--memory-limit", 0.5)
         or memory_limit_of(1, "--memory-limit"),
         "disk": limit_of(disk_limit_of, disk_limit, "--disk-limit") or 2**63,
+        "remote": remote,
+        "storage": storage,
         "weight": weight,
         "listen": credentials.address(listen or reachable(registry)),
         "contact": [credentials.address(contact_address)] if contact_address else [],

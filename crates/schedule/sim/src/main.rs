@@ -25,6 +25,7 @@ const USAGE: &str = "usage: treadle-sim --seed N [--without GUARD]     one seed,
        treadle-sim --shuffle …                 the same for the shuffle plane, without --scaling, and
        treadle-sim --service …                 for the stand-alone shuffle service, and
        treadle-sim --masters …                 for applications with masters of their own there, and
+       treadle-sim --remote …                  for servers with a remote store, and
        treadle-sim --service --large           what its master takes for 40,000 × 40,000
        treadle-sim --masters --large           what those of 200 applications take on 1,000 servers";
 
@@ -48,6 +49,7 @@ struct Arguments {
     shuffle: bool,
     service: bool,
     masters: bool,
+    remote: bool,
     without: Option<String>,
 }
 
@@ -60,6 +62,11 @@ struct Plane {
     simulate: fn(u64, Trace) -> Result<(u64, String), String>,
     /// Weak scaling.
     report: Option<fn()>,
+}
+
+/// How many steps there were, and what happened.
+fn counted(summary: shuffle::Summary) -> Result<(u64, String), String> {
+    Ok((summary.steps, format!("{summary:?}")))
 }
 
 impl Plane {
@@ -77,40 +84,24 @@ impl Plane {
             };
         }
         if arguments.shuffle {
-            let guards = treadle_shuffle::Guard::ALL.iter();
-            return Self {
-                option: "--shuffle ",
-                guards: guards.map(|guard| guard.path()).collect(),
-                simulate: |seed, trace| {
-                    let summary = shuffle::simulate(seed, trace)?;
-                    Ok((summary.steps, format!("{summary:?}")))
-                },
-                report: None,
-            };
+            return Self::of_shuffles("--shuffle ", |seed, trace| {
+                counted(shuffle::simulate(seed, trace)?)
+            });
         }
         if arguments.service {
-            let guards = treadle_shuffle::Guard::ALL.iter();
-            return Self {
-                option: "--service ",
-                guards: guards.map(|guard| guard.path()).collect(),
-                simulate: |seed, trace| {
-                    let summary = shuffle::simulate_service(seed, trace)?;
-                    Ok((summary.steps, format!("{summary:?}")))
-                },
-                report: None,
-            };
+            return Self::of_shuffles("--service ", |seed, trace| {
+                counted(shuffle::simulate_service(seed, trace)?)
+            });
         }
         if arguments.masters {
-            let guards = treadle_shuffle::Guard::ALL.iter();
-            return Self {
-                option: "--masters ",
-                guards: guards.map(|guard| guard.path()).collect(),
-                simulate: |seed, trace| {
-                    let summary = shuffle::simulate_masters(seed, trace)?;
-                    Ok((summary.steps, format!("{summary:?}")))
-                },
-                report: None,
-            };
+            return Self::of_shuffles("--masters ", |seed, trace| {
+                counted(shuffle::simulate_masters(seed, trace)?)
+            });
+        }
+        if arguments.remote {
+            return Self::of_shuffles("--remote ", |seed, trace| {
+                counted(shuffle::simulate_remote(seed, trace)?)
+            });
         }
         Self {
             option: "",
@@ -120,6 +111,19 @@ impl Plane {
                 Ok((summary.steps, format!("{summary:?}")))
             },
             report: Some(treadle_sim::scaling::report),
+        }
+    }
+
+    fn of_shuffles(
+        option: &'static str,
+        simulate: fn(u64, Trace) -> Result<(u64, String), String>,
+    ) -> Self {
+        let guards = treadle_shuffle::Guard::ALL.iter();
+        Self {
+            option,
+            guards: guards.map(|guard| guard.path()).collect(),
+            simulate,
+            report: None,
         }
     }
 
@@ -162,6 +166,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--shuffle" => arguments.shuffle = true,
             "--service" => arguments.service = true,
             "--masters" => arguments.masters = true,
+            "--remote" => arguments.remote = true,
             "--without" => arguments.without = Some(value()?),
             _ => return Err(format!("{word} is not known")),
         }

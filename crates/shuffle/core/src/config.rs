@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use crate::server::Remote;
+
 /// Settings.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -48,6 +50,8 @@ pub struct Config {
     pub repairs: u32,
     /// A server drops a master of which it has not heard for so long, with its shuffles.
     pub lease: Duration,
+    /// Whether a server has a remote store for rows, and what for.
+    pub remote: Remote,
 }
 
 impl Default for Config {
@@ -70,6 +74,7 @@ impl Default for Config {
             reserve: 10,
             repairs: 5,
             lease: Duration::from_secs(60),
+            remote: Remote::None,
         }
     }
 }
@@ -105,6 +110,8 @@ treadle_guards::guards! {
         Late,
         /// A copy that cannot take a push ends its epoch: rows go on to other servers.
         Poison,
+        /// Rows that one storage does not take go to the other one.
+        Elsewhere,
         /// A server takes words about a shuffle from the master that governs it alone.
         Governor,
         /// An application has one master at a server.

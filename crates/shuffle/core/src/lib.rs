@@ -55,7 +55,9 @@ pub use message::{
 pub use plan::{Group, Plan};
 pub use reader::{ReadError, Reader, ReaderEffect, ReaderEvent};
 pub use receipt::{Chosen, Commit, Expected, Receipt, ReceiptError, Receipts, Share, Winners};
-pub use server::{ConnectionId, LinkId, Place, Sent, Server, ServerEffect, ServerEvent};
+pub use server::{
+    ConnectionId, LinkId, Place, Remote, Sent, Server, ServerEffect, ServerEvent, Storage,
+};
 pub use tally::{RowDigest, Tally};
 pub use usage::Usage;
 pub use writer::{Gathered, TransferError, Writer, WriterEffect, WriterEvent};

@@ -21,6 +21,7 @@ mod read_queue;
 mod reads;
 mod sealing;
 mod shares;
+mod storage;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
@@ -47,6 +48,7 @@ use crate::{
 };
 
 pub use masters::LinkId;
+pub use storage::{Remote, Storage};
 
 /// A connection from a writer or a reader. The host numbers them, and uses no number twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -188,13 +190,14 @@ pub enum ServerEffect {
         group: GroupId,
         batch: BatchId,
     },
-    /// Write these batches to a file, partition by partition, and say [`ServerEvent::Spilled`]. They
-    /// stay in memory until [`ServerEffect::Drop`].
+    /// Write these batches to a file, or to an object of the remote store, partition by partition, and say
+    /// [`ServerEvent::Spilled`]. They stay in memory until [`ServerEffect::Drop`].
     Spill {
         /// The number of the run.
         run: u64,
         shuffle: ShuffleId,
         group: GroupId,
+        storage: Storage,
         batches: Vec<BatchId>,
     },
     /// Remove a run, also one that is still being written.
@@ -308,10 +311,10 @@ impl Server {
     pub fn of_any(config: Config) -> Self {
         Self {
             masters: Masters::none(config.lease),
+            memory: Memory::new(config.remote),
             config,
             now: Duration::ZERO,
             shuffles: BTreeMap::new(),
-            memory: Memory::default(),
             parked: VecDeque::new(),
             arriving: BTreeMap::new(),
             unwanted: BTreeSet::new(),

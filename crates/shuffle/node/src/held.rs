@@ -1,4 +1,4 @@
-//! How many bytes of rows the process has in memory, and in files.
+//! How many bytes of rows the process has in memory, in files, and in a remote store.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ pub(crate) struct Held {
     bytes: AtomicU64,
     borrowed: AtomicU64,
     files: AtomicU64,
+    objects: AtomicU64,
 }
 
 impl Held {
@@ -37,16 +38,32 @@ impl Held {
 
     /// Counts a file of this length as long as the result exists.
     pub(crate) fn file(self: &Arc<Self>, len: u64) -> Filed {
-        self.files.fetch_add(len, Ordering::Relaxed);
-        Filed {
+        self.stored(len, false)
+    }
+
+    /// Counts an object of a remote store of this length as long as the result exists.
+    pub(crate) fn object(self: &Arc<Self>, len: u64) -> Filed {
+        self.stored(len, true)
+    }
+
+    fn stored(self: &Arc<Self>, len: u64, is_object: bool) -> Filed {
+        let filed = Filed {
             len,
+            is_object,
             held: Arc::clone(self),
-        }
+        };
+        filed.count().fetch_add(len, Ordering::Relaxed);
+        filed
     }
 
     /// Bytes in files.
     pub(crate) fn files(&self) -> u64 {
         self.files.load(Ordering::Relaxed)
+    }
+
+    /// Bytes in objects of a remote store.
+    pub(crate) fn objects(&self) -> u64 {
+        self.objects.load(Ordering::Relaxed)
     }
 
     /// Bytes of memory that are in use.
@@ -66,16 +83,26 @@ impl fmt::Debug for Held {
     }
 }
 
-/// A file that is counted.
+/// A file or an object that is counted.
 #[derive(Debug)]
 pub(crate) struct Filed {
     len: u64,
+    is_object: bool,
     held: Arc<Held>,
+}
+
+impl Filed {
+    fn count(&self) -> &AtomicU64 {
+        match self.is_object {
+            true => &self.held.objects,
+            false => &self.held.files,
+        }
+    }
 }
 
 impl Drop for Filed {
     fn drop(&mut self) {
-        self.held.files.fetch_sub(self.len, Ordering::Relaxed);
+        self.count().fetch_sub(self.len, Ordering::Relaxed);
     }
 }
 

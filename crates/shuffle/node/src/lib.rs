@@ -9,7 +9,9 @@
 //! | `incoming` | connections from other workers: pushes and reads of theirs |
 //! | `outgoing` | connections to other workers |
 //! | `packing` | compression of rows |
-//! | `disk` | files with rows that do not fit into memory |
+//! | `run` | rows that do not fit into memory, as bytes in one place |
+//! | `disk`, `remote` | runs in files; runs in a remote store |
+//! | `reports` | what the threads of both say to the plane |
 //! | `held` | how many bytes of rows are in memory |
 //! | `merged` | the pieces of many batches in one order |
 //! | `stored`, `index` | the batches of a group in memory; where the rows of a run are |
@@ -24,6 +26,7 @@
 //! | those of the service host | receive pushes of other workers, send rows |
 //! | `treadle-shuffle` | receives answers of other workers, and runs timers |
 //! | `treadle-shuffle-disk` | writes and reads files |
+//! | `treadle-remote-…` | write and read objects of a remote store |
 
 mod arena;
 mod disk;
@@ -37,6 +40,9 @@ mod merged;
 mod outgoing;
 mod packing;
 mod read_rows;
+mod remote;
+mod reports;
+mod run;
 mod sent_reads;
 mod stored;
 mod tasks;
@@ -57,6 +63,7 @@ use treadle_shuffle::{
     ApplicationId, AttemptId, Config, LinkId, Server, ServerEvent, ServerId, ShuffleId, Tenant,
     ToMaster, ToNode, Transfer,
 };
+use treadle_shuffle_remote::Store;
 use treadle_shuffle_wire::{FROM_SERVER, encode_shuffled};
 use treadle_types::Runs;
 
@@ -197,9 +204,9 @@ pub struct Stats {
     pub copied: u64,
     /// Bytes that were stored here, from this worker and others.
     pub stored: u64,
-    /// Bytes that were written to files.
+    /// Bytes that were written to files, and to a remote store.
     pub spilled: u64,
-    /// Bytes that were read from files.
+    /// Bytes that were read from both.
     pub loaded: u64,
     /// Bytes of the rows that were gathered, and what they take, compressed or not.
     pub uncompressed: u64,
@@ -215,6 +222,8 @@ pub struct Stats {
     pub borrowed: u64,
     /// Bytes in files now.
     pub on_disk: u64,
+    /// Bytes in a remote store now.
+    pub remote: u64,
     /// Bytes that were pushed and are not acknowledged yet.
     pub in_flight: u64,
     /// Requests of this process that an overloaded server told to pause.
@@ -268,23 +277,32 @@ impl Plane {
             (me, reader),
             address,
             options,
-            files,
+            (files, None),
             config,
             callbacks,
         )
     }
 
-    /// The plane of a server that [any master](Plane::governed) may use.
+    /// The plane of a server that [any master](Plane::governed) may use. Rows that do not fit into memory go to
+    /// `files`, or to `store`, as [`Config::remote`] says.
     pub fn of_any(
         address: &str,
         options: Options,
-        files: treadle_volume::Options,
+        (files, store): (treadle_volume::Options, Option<Store>),
         config: Config,
         callbacks: Box<dyn Callbacks>,
     ) -> Self {
         let server = Server::of_any(config.clone());
         let nobody = (ServerId::default(), Tenant::default());
-        Self::with(server, nobody, address, options, files, config, callbacks)
+        Self::with(
+            server,
+            nobody,
+            address,
+            options,
+            (files, store),
+            config,
+            callbacks,
+        )
     }
 
     fn with(
@@ -292,7 +310,7 @@ impl Plane {
         (me, reader): (ServerId, Tenant),
         address: &str,
         options: Options,
-        files: treadle_volume::Options,
+        storage: (treadle_volume::Options, Option<Store>),
         config: Config,
         callbacks: Box<dyn Callbacks>,
     ) -> Self {
@@ -309,7 +327,7 @@ impl Plane {
                 (me, reader),
                 this.clone(),
                 address,
-                files,
+                storage,
                 (&held, &process),
                 config,
             );
@@ -403,6 +421,7 @@ impl Plane {
             held: self.0.held.bytes(),
             borrowed: self.0.held.borrowed(),
             on_disk: self.0.held.files(),
+            remote: self.0.held.objects(),
             ..*lock(&self.0.stats)
         }
     }
@@ -417,9 +436,16 @@ impl Plane {
         lock(&self.0.machines).leftovers()
     }
 
-    /// The worker ends. Tasks that wait are given back, and files are removed.
+    /// The worker ends. Tasks that wait are given back, and files and objects are removed, for which it may wait
+    /// half a minute.
     pub fn end(&self) {
-        self.0.with(Machines::close);
+        let store = self.0.with(|machines| {
+            machines.close();
+            machines.store()
+        });
+        if let Some(store) = store {
+            store.close();
+        }
         if let Some(Some(signal)) = self.0.wires.get() {
             signal.set();
         }

@@ -18,12 +18,15 @@ use treadle_shuffle::{
     ReaderEvent, Server, ServerEvent, ServerId, ShuffleId, Tenant, ToMaster, ToNode, ToServer,
     Transfer, Usage, Writer, WriterEvent,
 };
+use treadle_shuffle_remote::Store;
 
-use crate::disk::{Disk, Loaded};
+use crate::disk::Disk;
 use crate::held::Held;
 use crate::incoming::{Arrived, Incoming};
 use crate::memory::ProcessMemory;
 use crate::outgoing::{Outgoing, Reply};
+use crate::remote::RemoteRuns;
+use crate::run::Loaded;
 use crate::stored::Batches;
 use crate::tasks::Tasks;
 use crate::{Callbacks, Inner, Stats};
@@ -111,6 +114,7 @@ pub(crate) struct Machines {
     pub(crate) incoming: Incoming,
     pub(crate) outgoing: Outgoing,
     disk: Disk,
+    remote: Option<RemoteRuns>,
     held: Arc<Held>,
     process: Arc<ProcessMemory>,
     /// Loads that were begun and are not forgotten.
@@ -135,7 +139,7 @@ impl Machines {
         (me, reader): (ServerId, Tenant),
         inner: Weak<Inner>,
         address: &str,
-        files: treadle_volume::Options,
+        (files, store): (treadle_volume::Options, Option<Store>),
         (held, process): (&Arc<Held>, &Arc<ProcessMemory>),
         config: Config,
     ) -> Self {
@@ -155,6 +159,7 @@ impl Machines {
             incoming: Incoming::new(Arc::clone(held)),
             outgoing: Outgoing::new(address, Arc::clone(held)),
             disk: Disk::new(files, Arc::clone(held)),
+            remote: store.map(|store| RemoteRuns::new(store, Arc::clone(held))),
             held: Arc::clone(held),
             process: Arc::clone(process),
             loading: HashSet::new(),
@@ -347,6 +352,19 @@ impl Machines {
         self.incoming.close();
         self.outgoing.close();
         self.disk.close();
+        if let Some(remote) = &mut self.remote {
+            remote.close();
+        }
+    }
+
+    /// The remote store, if there is one.
+    pub(crate) fn store(&self) -> Option<Store> {
+        self.remote.as_ref().map(|remote| remote.store().clone())
+    }
+
+    /// The remote store, if it has this run.
+    fn remote_of(&self, run: u64) -> Option<&RemoteRuns> {
+        self.remote.as_ref().filter(|remote| remote.has(run))
     }
 }
 

@@ -8,7 +8,7 @@ use std::iter::from_fn;
 use treadle_shuffle::ReadPiece;
 use treadle_shuffle::block::Header;
 
-use crate::disk::Batch;
+use crate::run::Batch;
 
 /// All pieces with their partitions and rows, in the order in which they are written: by partition and
 /// batch. The pieces of a batch are in order, so batches are merged. A list of small pieces would take more

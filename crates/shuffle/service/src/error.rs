@@ -2,6 +2,7 @@
 
 use treadle_net::NetError;
 use treadle_shuffle_registry::RegistryError;
+use treadle_shuffle_remote::RemoteError;
 
 use crate::server::WORKING;
 
@@ -11,6 +12,9 @@ pub enum ServiceError {
     /// The connection, or the address.
     #[error(transparent)]
     Net(#[from] NetError),
+    /// The remote store cannot be used.
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
     /// The master does not take this process, or does not do what it was asked.
     #[error("{0}")]
     Refused(String),

@@ -18,9 +18,10 @@ use treadle_memory::{
 };
 use treadle_net::{Address, Offer, Options, Wait};
 use treadle_reactor::thread;
-use treadle_shuffle::Config;
+use treadle_shuffle::{Config, Remote};
 use treadle_shuffle_node::{self as shuffle, Plane, Stats, writing};
 use treadle_shuffle_registry::Location;
+use treadle_shuffle_remote::{self as stores, Store, WRITING};
 use treadle_volume::Options as Files;
 
 use crate::room::is_full;
@@ -45,6 +46,11 @@ pub(crate) const WORKING: u64 = 80;
 const STAGED: u64 = 8 << 20;
 const UNGRANTED: u64 = 16;
 const MOST_UNGRANTED: u64 = 64 << 20;
+/// Parts of remote objects that are read at once have this part of the limit together, within these bounds.
+const READING_PART: u64 = 16;
+const READING: (u64, u64) = (16 << 20, 64 << 20);
+/// What a server with a remote store announces as free on its disks, at least.
+const REMOTE_ROOM: u64 = 1 << 30;
 /// At most this part of the limit is kept for reuse, or written to a file at once.
 const KEPT_PART: u64 = 4;
 const RUN_PART: u64 = 16;
@@ -81,6 +87,8 @@ pub struct ServerOptions {
     pub directories: Vec<PathBuf>,
     /// Bytes in all directories together, at most.
     pub disk: u64,
+    /// Where else rows go, and what for.
+    pub remote: Option<(stores::Location, Remote)>,
     /// Bytes of memory that the process takes, at most.
     pub memory: u64,
     /// Pages with its state and metrics; `None`: there are none.
@@ -105,13 +113,18 @@ impl ShuffleServer {
     /// limit cannot be kept. A registry other than a master is not waited for.
     pub fn start(options: ServerOptions, wait: &mut Wait<'_>) -> Result<Self, ServiceError> {
         share_heap();
-        refuse_too_little(options.memory)?;
+        let has_remote = options.remote.is_some();
+        refuse_too_little(options.memory, has_remote)?;
         let mut net = options.net.clone();
         let host = ServiceHost::bind(&options.listen, &listening(&net))?;
         let contact = net.contact.first().unwrap_or(host.address()).to_string();
-        let target = target(options.memory, 0);
+        let target = target(options.memory, 0, has_remote);
         let files = Files::new(options.directories.clone(), options.disk);
-        let room = look(&Stats::default(), files.room(0), target, false);
+        let disks = Disks {
+            files: files.clone(),
+            has_remote,
+        };
+        let room = look(&Stats::default(), &disks, target, false);
         let links = Links::new(Hello {
             address: contact.clone(),
             domain: options.domain.clone(),
@@ -128,14 +141,23 @@ impl ShuffleServer {
         let config = Config {
             run: config().run.min(options.memory / RUN_PART),
             lease: lease.max(timeout),
+            remote: options
+                .remote
+                .as_ref()
+                .map_or(Remote::None, |(_, what)| *what),
             ..config()
         };
+        let store = options
+            .remote
+            .as_ref()
+            .map(|(location, _)| Store::open(location, config.lease, reading(options.memory)));
+        let store = store.transpose()?;
         let words = Box::new(ServerCallbacks(Arc::downgrade(&links)));
-        let plane = Plane::of_any(&contact, net, files.clone(), config, words);
+        let plane = Plane::of_any(&contact, net, (files, store), config, words);
         links.attach(plane.clone());
         Pool::global()
             .keep_at_most(usize::try_from(options.memory / KEPT_PART).unwrap_or(usize::MAX));
-        plane.keep_below(granted(options.memory));
+        plane.keep_below(granted(options.memory, has_remote));
         let service: Box<dyn Service> = Box::new(plane.clone());
         let masters: Box<dyn Service> = Box::new(Masters(Arc::downgrade(&links)));
         let end = Arc::new(End::default());
@@ -158,7 +180,7 @@ impl ShuffleServer {
             host,
         };
         server
-            .watch(files, options.memory, room)
+            .watch(disks, options.memory, room)
             .map_err(ServiceError::no_thread)?;
         let http = options.http.clone();
         let http = http.map(|http| pages(http, &options, &server));
@@ -231,9 +253,41 @@ fn listening(net: &Options) -> Options {
     }
 }
 
+/// Where rows go that do not fit into memory.
+struct Disks {
+    files: Files,
+    has_remote: bool,
+}
+
+impl Disks {
+    /// Bytes that are free.
+    fn room(&self, stats: &Stats) -> u64 {
+        let free = self.files.room(stats.on_disk);
+        match self.has_remote {
+            // Nobody knows what a remote store has. With as much as is used, the disks do not count as full.
+            true => free.max(stats.on_disk).max(REMOTE_ROOM),
+            false => free,
+        }
+    }
+}
+
+/// Bytes of parts of remote objects that are read at once, of a process that may take `limit`.
+fn reading(limit: u64) -> u64 {
+    let (least, most) = READING;
+    (limit / READING_PART).clamp(least, most)
+}
+
+/// What the process takes for a remote store without a grant.
+fn of_remote(limit: u64, has_remote: bool) -> u64 {
+    match has_remote {
+        true => WRITING + reading(limit),
+        false => 0,
+    }
+}
+
 /// Refuses a limit that the process could not keep.
-fn refuse_too_little(limit: u64) -> Result<(), ServiceError> {
-    let takes = occupied().unwrap_or(0);
+fn refuse_too_little(limit: u64, has_remote: bool) -> Result<(), ServiceError> {
+    let takes = occupied().unwrap_or(0) + of_remote(limit, has_remote);
     match limit < takes + (WORKING << 20) {
         true => Err(ServiceError::TooLittleMemory { limit, takes }),
         false => Ok(()),
@@ -241,15 +295,17 @@ fn refuse_too_little(limit: u64) -> Result<(), ServiceError> {
 }
 
 /// What a process that may take `limit` bytes takes with all that is granted, at most.
-fn granted(limit: u64) -> u64 {
-    limit.saturating_sub(STAGED + (limit / UNGRANTED).min(MOST_UNGRANTED))
+fn granted(limit: u64, has_remote: bool) -> u64 {
+    let ungranted = STAGED + (limit / UNGRANTED).min(MOST_UNGRANTED);
+    limit.saturating_sub(ungranted + of_remote(limit, has_remote))
 }
 
 /// Bytes of rows in memory, at most, of a process that may take `limit`, and takes `others` beside rows.
-fn target(limit: u64, others: u64) -> u64 {
+fn target(limit: u64, others: u64, has_remote: bool) -> u64 {
     // The rest of the memory is for what is written, and for what is no row: indexes, buffers that are
     // kept for the next batches.
-    let reserve = writing(limit) + others.max(RESERVE.min(limit / 3));
+    let others = others.max(RESERVE.min(limit / 3));
+    let reserve = writing(limit) + others + of_remote(limit, has_remote);
     let target = limit.saturating_sub(reserve).max(limit / 8);
     tested().map_or(target, |rows| target.min(rows))
 }
@@ -264,7 +320,12 @@ fn tested() -> Option<u64> {
 }
 
 /// Gives back what is not used, and has rows go to files where the process takes too much.
-fn look_at_memory(plane: &Plane, limit: u64, reclaim: &mut Reclaim, last: Taken) -> Taken {
+fn look_at_memory(
+    plane: &Plane,
+    (limit, has_remote): (u64, bool),
+    reclaim: &mut Reclaim,
+    last: Taken,
+) -> Taken {
     let measure = || {
         let stats = plane.stats();
         let free =
@@ -289,22 +350,23 @@ fn look_at_memory(plane: &Plane, limit: u64, reclaim: &mut Reclaim, last: Taken)
     };
     let taken = reclaim.reclaim(&limits, measure);
     // It changes with the rows that are being read, too.
-    plane.set_target(target(limit, taken.others));
+    plane.set_target(target(limit, taken.others, has_remote));
     plane.measure();
     taken
 }
 
 impl ShuffleServer {
     /// Starts the threads that look at the memory of rows, and at the room for more.
-    fn watch(&self, files: Files, limit: u64, mut said: Room) -> io::Result<()> {
+    fn watch(&self, disks: Disks, limit: u64, mut said: Room) -> io::Result<()> {
         let plane = self.plane().clone();
-        let most = target(limit, 0);
+        let has_remote = disks.has_remote;
+        let most = target(limit, 0, has_remote);
         plane.set_target(most);
         let (end, budget) = (Arc::downgrade(&self.end), plane.clone());
         thread::start("treadle-memory", move || {
             let (mut reclaim, mut taken) = (Reclaim::default(), Taken::default());
             while is_there(&end) {
-                taken = look_at_memory(&budget, limit, &mut reclaim, taken);
+                taken = look_at_memory(&budget, (limit, has_remote), &mut reclaim, taken);
                 std::thread::sleep(LOOK);
             }
         })?;
@@ -318,7 +380,7 @@ impl ShuffleServer {
             {
                 links.look();
                 let stats = plane.stats();
-                let room = look(&stats, files.room(stats.on_disk), most, said.is_full);
+                let room = look(&stats, &disks, most, said.is_full);
                 let is_due = room != said && said_at.elapsed() >= ANNOUNCE;
                 if is_due || room.has_changed(&said) {
                     links.announce(&room);
@@ -337,18 +399,19 @@ fn is_there(end: &Weak<End>) -> bool {
     end.upgrade().is_some_and(|end| !end.is_over())
 }
 
-/// The room of a server with so much for rows in memory, and so much free on its disks.
-fn look(stats: &Stats, disk: u64, memory: u64, was_full: bool) -> Room {
+/// The room of a server with so much for rows in memory.
+fn look(stats: &Stats, disks: &Disks, memory: u64, was_full: bool) -> Room {
+    let disk = disks.room(stats);
     Room {
         free: memory.saturating_sub(stats.held).saturating_add(disk),
-        held: stats.resident + stats.on_disk,
+        held: stats.resident + stats.on_disk + stats.remote,
         waiting: stats.waiting,
         is_full: stats.is_failing || is_full(was_full, disk, stats.on_disk),
     }
 }
 
 /// What the counts of a plane are called.
-pub(crate) fn counts(stats: &Stats) -> [(&'static str, &'static str, u64); 11] {
+pub(crate) fn counts(stats: &Stats) -> [(&'static str, &'static str, u64); 12] {
     [
         ("pushed_bytes_total", "counter", stats.pushed),
         ("copied_bytes_total", "counter", stats.copied),
@@ -360,6 +423,7 @@ pub(crate) fn counts(stats: &Stats) -> [(&'static str, &'static str, u64); 11] {
         ("resident_bytes", "gauge", stats.resident),
         ("held_bytes", "gauge", stats.held),
         ("disk_bytes", "gauge", stats.on_disk),
+        ("remote_bytes", "gauge", stats.remote),
         ("in_flight_bytes", "gauge", stats.in_flight),
     ]
 }
@@ -390,6 +454,10 @@ fn pages(
         .iter()
         .map(|path| path.display().to_string())
         .collect();
+    let remote = options
+        .remote
+        .as_ref()
+        .map(|(location, _)| location.to_string());
     let (rack, host_kind) = (options.rack.clone(), options.host_kind.clone());
     let memory = options.memory;
     let (address, plane) = (server.address().to_string(), server.plane().clone());
@@ -406,6 +474,7 @@ fn pages(
             "rack": rack,
             "host_kind": host_kind,
             "directories": directories,
+            "remote": remote,
             "memory_limit": memory,
             "counts": serde_json::Map::from_iter(counts),
             "split_bytes": config().split,

@@ -20,4 +20,6 @@ mod tasks;
 mod world;
 
 pub use plan::Plan;
-pub use world::{Summary, simulate, simulate_masters, simulate_plan, simulate_service};
+pub use world::{
+    Summary, simulate, simulate_masters, simulate_plan, simulate_remote, simulate_service,
+};

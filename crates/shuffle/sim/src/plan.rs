@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use treadle_shuffle::{ApplicationId, Config, Standing, Tenant};
+use treadle_shuffle::{ApplicationId, Config, Remote, Standing, Tenant};
 
 use crate::masters::Application;
 use treadle_types::Runs;
@@ -106,6 +106,8 @@ pub struct Plan {
     pub(super) flips: u64,
     /// Percent of reads of files that fail.
     pub(super) unreadable: u64,
+    /// What is wrong with the remote store, if there is one.
+    pub(super) store: Option<Store>,
     /// No job may fail, whatever happens.
     pub(super) must_finish: bool,
     /// A process that says nothing for so long is lost.
@@ -122,6 +124,18 @@ pub struct Plan {
     pub(super) service: Option<Service>,
     /// The applications, if each has a master of its own. Empty: one master has all.
     pub(super) masters: Vec<Application>,
+}
+
+/// A remote store of the servers.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Store {
+    /// Microseconds that a request takes, at most.
+    pub(super) slow: u64,
+    /// Percent of the runs that it does not take.
+    pub(super) refuses: u64,
+    /// Percent of the reads for which it has nothing, and of those for which it has other bytes.
+    pub(super) loses: u64,
+    pub(super) alters: u64,
 }
 
 /// Servers of their own, which run no tasks, and several copies.
@@ -179,6 +193,7 @@ impl Plan {
             drops: if is_damaged { random.pick(&[0, 20]) } else { 0 },
             flips: if is_damaged { random.pick(&[0, 20]) } else { 0 },
             unreadable: if is_damaged { random.pick(&[0, 3]) } else { 0 },
+            store: None,
             must_finish: false,
             silence: Duration::from_millis(10),
             stopped: None,
@@ -240,6 +255,29 @@ impl Plan {
             plan.faults.push((at, fault));
         }
         plan.draw_weights(servers, &mut Random::new(seed ^ 0x3e19_4700));
+        plan
+    }
+
+    /// The same with a remote store, which does what remote stores do.
+    pub fn remote(seed: u64) -> Self {
+        let mut plan = Self::service(seed);
+        let mut random = Random::new(seed ^ 0x4e30_7e00);
+        plan.config.remote = random.pick(&[Remote::WhenFull, Remote::First]);
+        plan.budget = random.pick(&[600, 2_000]);
+        let is_damaged = random.chance(30);
+        plan.store = Some(Store {
+            slow: random.pick(&[500, 20_000, 200_000]),
+            refuses: random.pick(&[0, 0, 20, 100]),
+            loses: if is_damaged { random.pick(&[0, 3]) } else { 0 },
+            alters: if is_damaged { random.pick(&[0, 3]) } else { 0 },
+        });
+        // Disks are full more often than anything else happens.
+        for _ in 0..random.pick(&[0, 2, 6]) {
+            let place = random.between(1, u64::from(plan.servers())) as u32;
+            let length = random.micros(1_000, 1_000_000);
+            let fault = Fault::Disk { place, length };
+            plan.faults.push((random.micros(0, 20_000), fault));
+        }
         plan
     }
 
@@ -326,6 +364,23 @@ impl Plan {
             length: Duration::from_secs(20),
         };
         plan.faults.push((Duration::ZERO, fault));
+        plan
+    }
+
+    /// One job on four servers with little memory. None can write to its disk, and all have a remote store.
+    pub fn full_disks(seed: u64) -> Self {
+        let mut plan = Self::full_disk(seed);
+        plan.config.remote = Remote::WhenFull;
+        plan.store = Some(Store {
+            slow: 1_000,
+            ..Store::default()
+        });
+        plan.faults.clear();
+        for place in 1..=4 {
+            let length = Duration::from_secs(100);
+            let fault = Fault::Disk { place, length };
+            plan.faults.push((Duration::ZERO, fault));
+        }
         plan
     }
 
@@ -457,7 +512,8 @@ impl Plan {
 
     /// Whether stored bytes are damaged.
     pub(super) fn is_damaged(&self) -> bool {
-        self.drops + self.flips + self.unreadable > 0
+        let store = self.store.unwrap_or_default();
+        self.drops + self.flips + self.unreadable + store.loses + store.alters > 0
     }
 
     pub(super) fn draw_job(&self, random: &mut Random) -> Job {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use treadle_shuffle::{
     BatchId, ConnectionId, FromServer, Gathered, GroupId, MapRange, Place, Push, ReadError,
     ReadPiece, Reader, ReaderEffect, ReaderEvent, Sent, Server, ServerEffect, ServerEvent,
-    ServerId, ShuffleId, Tally, Tenant, ToServer, Transfer, TransferError, Writer, WriterEffect,
-    WriterEvent,
+    ServerId, ShuffleId, Storage, Tally, Tenant, ToServer, Transfer, TransferError, Writer,
+    WriterEffect, WriterEvent,
 };
 
 use crate::data::{Batch, tally};
@@ -54,6 +54,8 @@ pub(super) struct Process {
     /// Files that are being written, and files.
     writing: BTreeMap<u64, Vec<(BatchId, Batch)>>,
     runs: BTreeMap<u64, Vec<(BatchId, Batch)>>,
+    /// Those of both that are in the remote store.
+    remote: BTreeSet<u64>,
     loading: BTreeSet<u64>,
     loaded: BTreeMap<(u64, u64), Found>,
     /// Until when nothing can be written.
@@ -96,6 +98,7 @@ impl Process {
             store: BTreeMap::new(),
             writing: BTreeMap::new(),
             runs: BTreeMap::new(),
+            remote: BTreeSet::new(),
             loading: BTreeSet::new(),
             loaded: BTreeMap::new(),
             disk_fails_until: Duration::ZERO,
@@ -156,6 +159,7 @@ impl Process {
         let kept = [
             ("batches in memory", self.store.len()),
             ("files", self.runs.len() + self.writing.len()),
+            ("objects of the remote store", self.remote.len()),
             ("groups to gather", self.wanted.len() + self.gathering.len()),
             ("batches of transfers", self.arenas.len()),
             ("reads of tasks", self.reads.len()),
@@ -224,6 +228,7 @@ impl World {
                 run,
                 shuffle,
                 group,
+                storage,
                 batches,
             } => {
                 let content = batches.into_iter().map(|id| {
@@ -236,12 +241,22 @@ impl World {
                 let content = content.collect::<Result<_, String>>()?;
                 process.writing.insert(run, content);
                 self.summary.spills += 1;
-                let time = self.kernel.random.micros(50, 1_000);
+                let slowest = match storage {
+                    Storage::Local => 1_000,
+                    Storage::Remote => {
+                        process.remote.insert(run);
+                        self.summary.uploads += 1;
+                        self.plan.store.ok_or("there is no remote store")?.slow
+                    }
+                };
+                let time = self.kernel.random.micros(50, slowest);
                 self.kernel.schedule(time, Item::Spilled(pid, run));
             }
             ServerEffect::DropRun(run) => {
                 let whole = process.runs.remove(&run).is_some();
                 let begun = process.writing.remove(&run).is_some();
+                // One that is being written may become whole, and is removed then.
+                process.remote.remove(&run);
                 if !whole && !begun {
                     return Err(format!("run {run} is dropped, and not there"));
                 }
@@ -253,7 +268,9 @@ impl World {
                 maps,
             } => {
                 process.loading.insert(load);
-                let time = self.kernel.random.micros(20, 500);
+                let store = self.plan.store.filter(|_| process.remote.contains(&run));
+                let slowest = store.map_or(500, |store| store.slow);
+                let time = self.kernel.random.micros(20, slowest);
                 let item = Item::Loaded(pid, (load, run), partition, maps);
                 self.kernel.schedule(time, item);
             }
@@ -314,7 +331,14 @@ impl World {
     pub(super) fn spilled(&mut self, pid: Pid, run: u64) -> Result<(), String> {
         let now = self.kernel.now();
         let process = &mut self.procs[pid];
-        let is_written = now >= process.disk_fails_until;
+        let store = self.plan.store.filter(|_| process.remote.contains(&run));
+        let is_written = match store {
+            Some(store) => !self.kernel.random.chance(store.refuses),
+            None => now >= process.disk_fails_until,
+        };
+        if !is_written {
+            process.remote.remove(&run);
+        }
         if let Some(content) = process.writing.remove(&run)
             && is_written
         {
@@ -332,16 +356,23 @@ impl World {
         partition: u32,
         maps: Option<MapRange>,
     ) -> Result<(), String> {
-        let is_read = !self.kernel.random.chance(self.plan.unreadable);
+        let mut is_read = !self.kernel.random.chance(self.plan.unreadable);
+        let is_remote = self.procs[pid].remote.contains(&run);
+        let store = self.plan.store.filter(|_| is_remote);
+        let mut is_altered = false;
+        if let Some(store) = store {
+            is_read &= !self.kernel.random.chance(store.loses);
+            is_altered = self.kernel.random.chance(store.alters);
+        }
         let process = &mut self.procs[pid];
         if !process.loading.contains(&load) {
             return Ok(());
         }
-        self.summary.damages += u64::from(!is_read);
+        self.summary.damages += u64::from(!is_read || is_altered);
         self.summary.loads += 1;
         self.summary.ranged += u64::from(maps.is_some());
         let content = process.runs.get(&run).filter(|_| is_read);
-        let found = content.map(|content| {
+        let mut found = content.map(|content| {
             let is_in = |id: &BatchId| maps.is_none_or(|maps| maps.contains(id.map));
             let content = content.iter().filter(|(id, _)| is_in(id));
             let found = content.filter_map(|(id, batch)| {
@@ -351,6 +382,12 @@ impl World {
             });
             found.collect::<Found>()
         });
+        if is_altered
+            && let Some((_, rows)) = found.iter_mut().flatten().next()
+            && let Some(row) = rows.first_mut()
+        {
+            *row ^= 1;
+        }
         let pieces = found.as_ref();
         let pieces = pieces.map(|found| found.iter().map(|(piece, _)| *piece).collect());
         if let Some(found) = found {

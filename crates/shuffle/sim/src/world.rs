@@ -40,6 +40,8 @@ treadle_sim_kernel::counters! {
         pub batches: u64,
         /// Runs that servers began to write.
         pub spills: u64,
+        /// Those that went to the remote store.
+        pub uploads: u64,
         /// Runs that could not be written.
         pub full_disks: u64,
         /// Parts of runs that were read.
@@ -159,6 +161,14 @@ pub fn simulate(seed: u64, trace: Trace) -> Result<Summary, String> {
 /// What went wrong, for people.
 pub fn simulate_service(seed: u64, trace: Trace) -> Result<Summary, String> {
     simulate_plan(Plan::service(seed), trace)
+}
+
+/// Simulates what a seed decides for the stand-alone service with a remote store.
+///
+/// # Errors
+/// What went wrong, for people.
+pub fn simulate_remote(seed: u64, trace: Trace) -> Result<Summary, String> {
+    simulate_plan(Plan::remote(seed), trace)
 }
 
 /// Simulates what a seed decides for applications with masters of their own on the same servers.

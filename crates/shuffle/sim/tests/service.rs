@@ -3,7 +3,7 @@
 use treadle_shuffle::Guard;
 use treadle_shuffle_sim::large::{Large, simulate_large, simulate_many};
 use treadle_shuffle_sim::overload::{Load, simulate_overload};
-use treadle_shuffle_sim::{Plan, Summary, simulate_plan, simulate_service};
+use treadle_shuffle_sim::{Plan, Summary, simulate_plan, simulate_remote, simulate_service};
 use treadle_sim_kernel::{Trace, assert_happened, assert_noticed, run_seeds};
 
 const REPLAY: &str = "cargo run -p treadle-sim --release -- --service --seed $N";
@@ -168,6 +168,33 @@ fn a_server_that_cannot_write_holds_nobody_up() {
     }
     let without = |seed, trace| simulate_plan(Plan::full_disk(seed), trace);
     assert_noticed(Guard::Poison.path(), 8, &SYMPTOMS, without);
+}
+
+#[test]
+fn a_remote_store_takes_what_disks_do_not() {
+    for seed in 0..8 {
+        let sum = simulate_plan(Plan::full_disks(seed), Trace::Off);
+        let sum = sum.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert_eq!((sum.finished, sum.outputs), (1, 16), "{sum:?}");
+        assert!(sum.uploads > 0 && sum.full_disks > 0, "{sum:?}");
+    }
+    let without = |seed, trace| simulate_plan(Plan::full_disks(seed), trace);
+    assert_noticed(Guard::Elsewhere.path(), 8, &SYMPTOMS, without);
+}
+
+#[test]
+fn a_remote_store_may_be_slow_refuse_lose_and_alter() {
+    let replay = "cargo run -p treadle-sim --release -- --remote --seed $N";
+    let sum = run_seeds(0..600, replay, simulate_remote);
+    let counts = [
+        (sum.finished, 300),
+        (sum.outputs, 3_000),
+        (sum.uploads, 300),
+        (sum.loads, 1_000),
+        (sum.full_disks, 100),
+        (sum.damages, 30),
+    ];
+    assert_happened(&sum, &counts);
 }
 
 #[test]

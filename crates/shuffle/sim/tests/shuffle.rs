@@ -63,9 +63,10 @@ const SYMPTOMS: [&str; 7] = [
 ];
 
 /// They need the stand-alone service, whose test has them.
-const OF_THE_SERVICE: [Guard; 9] = [
+const OF_THE_SERVICE: [Guard; 10] = [
     Guard::Ownership,
     Guard::Poison,
+    Guard::Elsewhere,
     Guard::Lease,
     Guard::Shares,
     Guard::Readers,

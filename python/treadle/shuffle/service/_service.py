@@ -46,6 +46,22 @@ _MOST_SERVERS = 1024
 _STATE, _LEAST_STATE = 5.0, 0.1
 
 
+def _stored(address: str | None, remote: str | None, storage: str) -> list[str]:
+    """Return the options of servers that say where rows go."""
+    if storage not in ("local", "remote"):
+        raise ValueError(f"storage={storage!r}: say 'local' or 'remote'")
+    if remote is None:
+        if storage == "remote":
+            raise ValueError("storage='remote' needs remote=: the URL of a store")
+        return []
+    if address is not None:
+        raise ValueError(
+            "remote= is for the servers that this object starts: with an address, give --remote to "
+            "treadle shuffle-server"
+        )
+    return ["--remote", remote, "--storage", storage]
+
+
 class Service:
     """A connection to a shuffle service, or a small service of this machine.
 
@@ -66,6 +82,9 @@ class Service:
     memory_limit, local_directory
         Without ``address``: what each server may take of memory (bytes, ``"2GiB"``, a share of the machine's
         memory such as 0.5, or 0 for no limit), and where it writes further rows.
+    remote, storage
+        Without ``address``: the URL of a store for rows that ``local_directory`` does not take, and where rows go
+        first, ``"local"`` or ``"remote"``, as ``--remote`` and ``--storage`` of ``treadle shuffle-server``.
     application
         Processes that share shuffles have the same number; by default a random one. A static list of servers does
         not know which application has a master: there each object has its own. Without a master of its
@@ -90,8 +109,9 @@ class Service:
         The master or the registry cannot be reached, or refuses.
     ValueError
         The URL, or the registry's credentials in the environment, cannot be used; ``own_master`` or ``application``
-        cannot be with this registry; ``priority`` is no number from 1 to 2³² - 1, ``application`` none from 0 to 2⁶⁴ - 1, or ``servers`` none
-        from 1 on; there is no such ``compression`` or ``memory_limit``.
+        cannot be with this registry; ``priority`` is no number from 1 to 2³² - 1, ``application`` none from 0 to
+        2⁶⁴ - 1, or ``servers`` none from 1 on; there is no such ``compression``, ``memory_limit`` or ``storage``; or
+        ``remote`` is given with ``address``, whose servers have their own.
     """
 
     #: Whether other processes may have the same application.
@@ -104,6 +124,8 @@ class Service:
         servers: int = 2,
         memory_limit: Any = 1 << 30,
         local_directory: str | os.PathLike[str] | None = None,
+        remote: str | None = None,
+        storage: str = "local",
         own_master: bool = True,
         application: int | None = None,
         priority: int = 1,
@@ -124,6 +146,7 @@ class Service:
             "certificates": named(certificates),
             "insecure": insecure,
         }
+        stored = _stored(address, remote, storage)
         self._master: Any = None
         self._keeper: Keeper | None = None
         self._servers: list[Child] = []
@@ -140,7 +163,7 @@ class Service:
                 self._master = _core.ShuffleMaster(**self._connection)
                 self._keeper = Keeper.of(self._master, None)
                 address = self._master.address
-                self._start(address, count, limit, local_directory)
+                self._start(address, count, limit, local_directory, stored)
                 self._master_address: str = address
                 self._native = self._connect(address)
             elif own_master:
@@ -244,7 +267,12 @@ class Service:
         return other
 
     def _start(
-        self, address: str, count: int, memory: int, directory: str | os.PathLike[str] | None
+        self,
+        address: str,
+        count: int,
+        memory: int,
+        directory: str | os.PathLike[str] | None,
+        stored: list[str],
     ) -> None:
         if self._connection != {"secret": None, "certificates": None, "insecure": False}:
             raise ValueError(
@@ -257,6 +285,7 @@ class Service:
         options = ["--memory-limit", f"{memory}B", "--http", "none", "--supervised"]
         if directory is not None:
             options += ["--local-directory", os.fspath(directory)]
+        options += stored
         for number in range(count):
             name = f"server-{number}"
             try:

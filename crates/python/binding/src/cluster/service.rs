@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 use treadle_compress::Codec;
 use treadle_interpreter::{ProcessLocal, refuse_forked};
 use treadle_net::{Address, Options, Wait};
-use treadle_shuffle::ApplicationId;
+use treadle_shuffle::{ApplicationId, Remote};
 use treadle_shuffle_node::Plane;
 use treadle_shuffle_registry::Location;
+use treadle_shuffle_remote as stores;
 use treadle_shuffle_service::{
     MasterOptions, RegistryOptions, ServerOptions, ServiceError, ShuffleMaster as Master,
     ShuffleServer as Server,
@@ -41,7 +42,9 @@ fn raised(error: ServiceError, doing: &str) -> PyErr {
     match error {
         ServiceError::Net(error) => failed(doing)(error),
         ServiceError::Refused(reason) => ShuffleError::new_err(format!("{doing}: {reason}")),
-        ServiceError::TooLittleMemory { .. } => ShuffleError::new_err(error.to_string()),
+        ServiceError::TooLittleMemory { .. } | ServiceError::Remote(_) => {
+            ShuffleError::new_err(error.to_string())
+        }
         ServiceError::Over(reason) => PyConnectionError::new_err(format!("{doing}: {reason}")),
         ServiceError::Elsewhere(address) => Elsewhere::new_err(address),
         ServiceError::Registry(why) => PyConnectionError::new_err(why),
@@ -68,6 +71,25 @@ fn registry_of(text: &str, options: &Options) -> PyResult<Location> {
         false => Location::BuiltIn(address(text, options)?),
     };
     Ok(location)
+}
+
+/// Where else a server keeps rows, and what for.
+fn remote_of(remote: Option<&str>, storage: &str) -> PyResult<Option<(stores::Location, Remote)>> {
+    let what = match (storage, remote) {
+        ("local", _) => Remote::WhenFull,
+        ("remote", Some(_)) => Remote::First,
+        ("remote", None) => {
+            let text = "storage=remote needs a remote store: give its URL with remote";
+            return Err(PyValueError::new_err(text));
+        }
+        _ => {
+            let text = format!("storage={storage}: say local or remote");
+            return Err(PyValueError::new_err(text));
+        }
+    };
+    let location = remote.map(str::parse::<stores::Location>).transpose();
+    let location = location.map_err(|error| PyValueError::new_err(error.to_string()))?;
+    Ok(location.map(|location| (location, what)))
 }
 
 /// Calls `act` with what says whether it is to end: because of a signal, or since the time has passed.
@@ -239,8 +261,8 @@ impl ShuffleServer {
     /// Starts one that registers at `registry`: the address of a master, or the URL of another registry. When that is
     /// lost, it goes on for the masters that it has, for `patience` seconds.
     #[new]
-    #[pyo3(signature = (registry, *, name, domain, directories, memory, disk, listen, weight=1,
-                        secret=None, certificates=None, insecure=false, contact=Vec::new(),
+    #[pyo3(signature = (registry, *, name, domain, directories, memory, disk, listen, remote=None,
+                        storage="local", weight=1, secret=None, certificates=None, insecure=false, contact=Vec::new(),
                         http=None, http_token=None, http_names=Vec::new(), timeout=None,
                         patience=None, rack=String::new(), host_kind=String::new()))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
@@ -253,6 +275,8 @@ impl ShuffleServer {
         memory: u64,
         disk: u64,
         listen: &str,
+        remote: Option<&str>,
+        storage: &str,
         weight: u32,
         secret: Option<&Bound<'_, PyAny>>,
         certificates: Option<HashMap<String, String>>,
@@ -295,6 +319,7 @@ impl ShuffleServer {
             weight,
             directories,
             disk,
+            remote: remote_of(remote, storage)?,
             memory,
             http: http
                 .map(|http| super::scheduler::pages(http, http_token, http_names))
@@ -365,6 +390,7 @@ fn stats(py: Python<'_>, plane: &Plane) -> HashMap<&'static str, u64> {
         ("spilled", stats.spilled),
         ("loaded", stats.loaded),
         ("on_disk", stats.on_disk),
+        ("remote", stats.remote),
         ("gathered", stats.gathered),
         ("resident", stats.resident),
         ("held", stats.held),

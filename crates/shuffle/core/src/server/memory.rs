@@ -8,9 +8,9 @@ use alloc::string::ToString as _;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::config::pause;
 use crate::server::fill::Fill;
 use crate::server::ledger::{BATCH, Ledger};
+use crate::server::storage::{Remote, Storage, Storages};
 use crate::server::{Effects, Place, Server, ServerEffect};
 use crate::{ApplicationId, BatchId, GroupId, ShuffleError, ShuffleId, ToMaster};
 
@@ -40,10 +40,7 @@ pub(super) struct Memory {
     /// Batches in memory of transfers that are partly in files, one of each: they keep their arena there.
     pub(super) rests: VecDeque<Rest>,
     next_run: u64,
-    /// Writes that failed in a row, why the last one did, and when the next one is due.
-    failures: u32,
-    failure: Option<Arc<str>>,
-    retry_at: Duration,
+    storages: Storages,
 }
 
 /// What is left in memory of the transfers of a group.
@@ -55,11 +52,12 @@ pub(super) struct Spilling {
     pub(super) run: u64,
     pub(super) shuffle: ShuffleId,
     pub(super) group: GroupId,
+    storage: Storage,
     batches: Vec<BatchId>,
 }
 
-impl Default for Memory {
-    fn default() -> Self {
+impl Memory {
+    pub(super) fn new(remote: Remote) -> Self {
         Self {
             target: u64::MAX,
             limit: u64::MAX,
@@ -74,14 +72,10 @@ impl Default for Memory {
             spilling: None,
             rests: VecDeque::new(),
             next_run: 0,
-            failures: 0,
-            failure: None,
-            retry_at: Duration::ZERO,
+            storages: Storages::new(remote),
         }
     }
-}
 
-impl Memory {
     /// Whether a batch of this length can be let in, if so many percent are for others. One alone always
     /// can, as far as the process has room.
     pub(super) fn has_room(&self, length: u64, reserve: u64) -> bool {
@@ -114,10 +108,8 @@ impl Memory {
     /// room.
     pub(super) fn failure(&self, is_idle: bool) -> Option<Arc<str>> {
         let is_full = is_idle && self.resident == 0 && self.ledger.is_fresh();
-        let disks = self.failure.as_ref().map(|failure| {
-            format!(
-                "its memory is full, and it cannot write to its disks: {failure}. Make room on them, or add servers"
-            )
+        let disks = self.storages.failure().map(|failure| {
+            format!("its memory is full, and {failure}. Make room on them, or add servers")
         });
         let reason = disks.or_else(|| is_full.then(|| self.ledger.to_string()));
         reason.map(Into::into)
@@ -125,13 +117,13 @@ impl Memory {
 
     pub(super) fn retry_at(&self) -> Option<Duration> {
         let is_due = self.is_failing() && self.spilling.is_none();
-        is_due.then_some(self.retry_at)
+        self.storages.retry_at().filter(|_| is_due)
     }
 
     /// Whether something is to be written, and could not be.
     pub(super) fn is_failing(&self) -> bool {
         let waits = self.is_short() || !self.rests.is_empty() || self.spilling.is_some();
-        self.failure.is_some() && waits
+        self.storages.is_failing() && waits
     }
 
     /// Whether rows in memory are to go to files.
@@ -169,7 +161,7 @@ impl Server {
         }
         // A writer may be stopped in the middle of a batch.
         let can_come = memory.arriving > 0 && self.now < since + self.config.patience;
-        let can_write = memory.resident > 0 && memory.failure.is_none();
+        let can_write = memory.resident > 0 && !memory.storages.is_failing();
         let can_wait = can_come || can_write || !memory.ledger.is_fresh();
         memory.ledger.has_room(bytes) || (!can_wait && self.read_budget.is_first(application))
     }
@@ -192,19 +184,21 @@ impl Server {
     /// they may be in one arena.
     pub(super) fn relieve(&mut self, effects: &mut Effects) {
         let memory = &self.memory;
-        let waits = memory.failure.is_some() && self.now < memory.retry_at;
-        if memory.spilling.is_some() || waits {
+        if memory.spilling.is_some() {
             return;
         }
-        let is_begun = memory.is_short() && self.spill_oldest(effects);
+        let Some(storage) = memory.storages.next(self.now) else {
+            return;
+        };
+        let is_begun = memory.is_short() && self.spill_oldest(storage, effects);
         while !is_begun && let Some(rest) = self.memory.rests.pop_front() {
-            if self.spill_rest(&rest, effects) {
+            if self.spill_rest(&rest, storage, effects) {
                 return;
             }
         }
     }
 
-    fn spill_oldest(&mut self, effects: &mut Effects) -> bool {
+    fn spill_oldest(&mut self, storage: Storage, effects: &mut Effects) -> bool {
         let groups = self.shuffles.iter_mut().flat_map(|(&shuffle, held)| {
             let groups = held.groups.iter_mut();
             groups.map(move |(&id, state)| (shuffle, id, state))
@@ -220,10 +214,15 @@ impl Server {
         {
             bytes += state.spill_attempt(oldest, run, &mut batches);
         }
-        self.spill(shuffle, group, batches, effects)
+        self.spill((shuffle, group), batches, storage, effects)
     }
 
-    fn spill_rest(&mut self, (shuffle, group, rest): &Rest, effects: &mut Effects) -> bool {
+    fn spill_rest(
+        &mut self,
+        (shuffle, group, rest): &Rest,
+        storage: Storage,
+        effects: &mut Effects,
+    ) -> bool {
         let held = self.shuffles.get_mut(shuffle);
         let Some(state) = held.and_then(|held| held.groups.get_mut(group)) else {
             return false;
@@ -232,15 +231,15 @@ impl Server {
         for &one in rest {
             state.spill_attempt(one, self.memory.next_run, &mut batches);
         }
-        self.spill(*shuffle, *group, batches, effects)
+        self.spill((*shuffle, *group), batches, storage, effects)
     }
 
     /// Begins to write the next run. Returns whether there is something to write.
     fn spill(
         &mut self,
-        shuffle: ShuffleId,
-        group: GroupId,
+        (shuffle, group): (ShuffleId, GroupId),
         batches: Vec<BatchId>,
+        storage: Storage,
         effects: &mut Effects,
     ) -> bool {
         if batches.is_empty() {
@@ -252,12 +251,14 @@ impl Server {
             run,
             shuffle,
             group,
+            storage,
             batches: batches.clone(),
         });
         self.memory.spilling = Some(Spilling {
             run,
             shuffle,
             group,
+            storage,
             batches,
         });
         true
@@ -274,13 +275,13 @@ impl Server {
             return Err(ShuffleError::NotAwaited);
         };
         let is_written = written.is_ok();
-        if is_written {
-            self.memory.failures = 0;
-        } else {
-            self.memory.retry_at = self.now + pause(&self.config, self.memory.failures);
-            self.memory.failures += 1;
+        let storages = &mut self.memory.storages;
+        match written {
+            Ok(()) => storages.written(spilling.storage),
+            Err(reason) => storages.failed(spilling.storage, reason, self.now, &self.config),
         }
-        self.memory.failure = written.err();
+        // Another storage may take what one does not.
+        let is_failing = !is_written && storages.is_failing();
         let (shuffle, group) = (spilling.shuffle, spilling.group);
         let held = self.shuffles.get_mut(&shuffle);
         if let Some(state) = held.and_then(|held| held.groups.get_mut(&group)) {
@@ -305,7 +306,7 @@ impl Server {
             }
             if is_written {
                 state.runs.insert(run);
-            } else if !state.role.is_sole && !state.is_poisoned {
+            } else if is_failing && !state.role.is_sole && !state.is_poisoned {
                 // The other copy goes on, and so can this one with what it has.
                 state.is_poisoned = true;
                 let poisoned = ToMaster::Poisoned { shuffle, group };

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use treadle_shuffle::{
     Answer, Ask, Config, ConnectionId, Expected, Fetch, FromServer, Generation, GroupId, MapRange,
-    Place, Plan, ReadPiece, Refusal, Seal, Sent, ServerEffect, ServerEvent, ServerId, ToMaster,
-    ToNode, ToServer, Transfer, Verdict,
+    Place, Plan, ReadPiece, Refusal, Remote, Seal, Sent, ServerEffect, ServerEvent, ServerId,
+    Storage, ToMaster, ToNode, ToServer, Transfer, Verdict,
 };
 
 use crate::support::{C, Head, Holder, S, answer, batch, report, server_id, spec, transfer};
@@ -518,6 +518,55 @@ fn a_full_disk_is_tried_again_and_named_after_a_while() {
         "{reason}"
     );
     assert_eq!(holder.store.len(), 3, "nothing was lost");
+}
+
+#[test]
+fn what_a_full_disk_does_not_take_goes_to_the_remote_store() {
+    let plan = Head::new(1, spec(8, 2)).plan();
+    let config = Config {
+        remote: Remote::WhenFull,
+        ..Config::default()
+    };
+    let mut holder = Holder::new(0, config);
+    holder.told(ToNode::Plan(plan.clone()));
+    let group = plan.groups[0].id;
+    for map in 0..3 {
+        assert!(is_acked(holder.push(batch(
+            run_of(map),
+            group,
+            0,
+            &[(1, 1)]
+        ))));
+    }
+    let storage = |effects: &[ServerEffect]| {
+        effects.iter().find_map(|effect| match effect {
+            ServerEffect::Spill { run, storage, .. } => Some((*run, *storage)),
+            _ => None,
+        })
+    };
+    let (target, limit) = (1, 1 << 30);
+    let effects = holder.event(ServerEvent::Budget { target, limit });
+    assert_eq!(storage(&effects), Some((0, Storage::Local)));
+    let failed = |run, why: &str| ServerEvent::Spilled {
+        run,
+        written: Err(why.into()),
+    };
+    let effects = holder.event(failed(0, "full"));
+    assert_eq!(storage(&effects), Some((1, Storage::Remote)), "at once");
+    let effects = holder.event(failed(1, "503"));
+    assert_eq!(storage(&effects), None, "not at once");
+    holder.now = holder.server.next_deadline().expect("it is tried again");
+    let effects = holder.event(ServerEvent::Tick);
+    assert_eq!(storage(&effects), Some((2, Storage::Local)));
+    let effects = holder.event(failed(2, "full"));
+    assert_eq!(storage(&effects), Some((3, Storage::Remote)));
+    holder.event(ServerEvent::Spilled {
+        run: 3,
+        written: Ok(()),
+    });
+    assert_eq!(holder.server.resident(), 0);
+    let effects = holder.told(ToNode::Close(S));
+    assert!(effects.contains(&ServerEffect::DropRun(3)));
 }
 
 /// Otherwise they would keep a whole arena in memory.

@@ -9,13 +9,13 @@ use bytes::Bytes;
 use treadle_reactor::awake;
 use treadle_shuffle::{
     ConnectionId, FromServer, GroupId, Place, Push, ReadPiece, Refusal, Sent, ServerEffect,
-    ServerEvent, ServerId, ShuffleId, Tally, ToMaster, ToServer, Verdict,
+    ServerEvent, ServerId, ShuffleId, Storage, Tally, ToMaster, ToServer, Verdict,
 };
 
 use crate::Callbacks;
-use crate::disk::Loaded;
 use crate::incoming::open;
 use crate::machines::{Machines, RowsToSend, SELF, SMALL_PIECE, Step, Stored};
+use crate::run::Loaded;
 use crate::stored::Batches;
 
 /// Up to so many batches, the invariants are verified after each event.
@@ -95,6 +95,7 @@ impl Machines {
                 run,
                 shuffle,
                 group,
+                storage,
                 batches,
             } => {
                 let of_group = self.batches.get(&(shuffle, group));
@@ -107,14 +108,22 @@ impl Machines {
                 let ids: Vec<Stored> = ids.collect();
                 self.in_runs.extend(ids.iter().map(|&stored| (stored, run)));
                 self.runs.insert(run, ids);
-                if !self.disk.spill(&self.inner, run, shuffle, batches) {
-                    let written = Err("the thread for files could not start".into());
+                let inner = &self.inner;
+                let is_begun = match (storage, &mut self.remote) {
+                    (Storage::Remote, Some(remote)) => remote.spill(inner, run, shuffle, batches),
+                    _ => self.disk.spill(inner, run, shuffle, batches),
+                };
+                if !is_begun {
+                    let written = Err("a thread for files could not start".into());
                     self.spilled(run, 0, written);
                 }
             }
             ServerEffect::DropRun(run) => {
                 self.forget_run(run);
-                self.disk.remove(run);
+                match self.remote_of(run) {
+                    Some(remote) => remote.remove(run),
+                    None => self.disk.remove(run),
+                }
             }
             ServerEffect::Load {
                 load,
@@ -123,7 +132,12 @@ impl Machines {
                 maps,
             } => {
                 self.loading.insert(load);
-                if !self.disk.load(load, run, (partition, maps)) {
+                let part = (partition, maps);
+                let is_begun = match self.remote_of(run) {
+                    Some(remote) => remote.load(load, run, part),
+                    None => self.disk.load(load, run, part),
+                };
+                if !is_begun {
                     self.loaded(load, run, None);
                 }
             }
@@ -335,7 +349,11 @@ impl Machines {
             if let Some((bytes, _)) = of_group.and_then(|batches| batches.get(push.batch)) {
                 batch = Some(bytes.clone());
             } else if let Some(&run) = self.in_runs.get(&stored) {
-                if !self.disk.restore(run, to, *push) {
+                let is_begun = match self.remote_of(run) {
+                    Some(remote) => remote.restore(run, to, *push),
+                    None => self.disk.restore(run, to, *push),
+                };
+                if !is_begun {
                     self.unreached(to);
                 }
                 return;

@@ -1,0 +1,61 @@
+//! What is in the place of `store` without the Cargo feature `stores`: nothing can be opened.
+
+use std::time::Duration;
+
+use crate::{Location, RemoteError};
+
+/// A connection to a store. There is none.
+#[derive(Clone, Debug)]
+pub struct Store(());
+
+/// An object that is being written.
+#[derive(Debug)]
+pub struct Upload(());
+
+/// An object that is whole.
+#[derive(Debug)]
+pub struct Object(());
+
+impl Store {
+    /// Refuses every location.
+    ///
+    /// # Errors
+    /// [`RemoteError::NotBuilt`].
+    pub fn open(location: &Location, _lease: Duration, _reading: u64) -> Result<Self, RemoteError> {
+        Err(RemoteError::NotBuilt(location.to_string()))
+    }
+
+    /// # Errors
+    /// [`RemoteError::Closed`].
+    pub fn upload(&self) -> Result<Upload, RemoteError> {
+        Err(RemoteError::Closed)
+    }
+
+    pub fn close(&self) {}
+}
+
+impl Upload {
+    /// # Errors
+    /// [`RemoteError::Closed`].
+    pub fn append(&mut self, _pieces: &[&[u8]]) -> Result<(), RemoteError> {
+        Err(RemoteError::Closed)
+    }
+
+    /// # Errors
+    /// [`RemoteError::Closed`].
+    pub fn finish(self) -> Result<Object, RemoteError> {
+        Err(RemoteError::Closed)
+    }
+}
+
+impl Object {
+    pub fn length(&self) -> u64 {
+        0
+    }
+
+    /// # Errors
+    /// [`RemoteError::Closed`].
+    pub fn read_at(&self, _at: u64, _into: &mut [u8]) -> Result<(), RemoteError> {
+        Err(RemoteError::Closed)
+    }
+}

@@ -1,0 +1,168 @@
+//! Whose objects are removed by others: those of processes that have died.
+//!
+//! Each process has a directory of its own, with a manifest that it renews. A directory whose manifest does not
+//! change for two leases is removed by whoever looks. Each looks with its own clock, so the clocks of machines need
+//! not agree. A process that was only paused finds its objects gone: its rows are made again.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// How directories of processes begin. Others are never touched.
+const PREFIX: &str = "treadle-";
+/// The first line of a manifest.
+const FORMAT: &str = "treadle-remote 1";
+/// A directory is removed after so many leases without a change.
+const LEASES: u32 = 2;
+/// The longest lease that a manifest may claim.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+/// What a process says of its directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Manifest {
+    pub(crate) lease: Duration,
+    /// How often it was renewed.
+    pub(crate) renewal: u64,
+}
+
+impl Manifest {
+    pub(crate) fn encode(&self) -> String {
+        let lease = self.lease.as_secs().max(1);
+        format!("{FORMAT}\nlease {lease}\nrenewal {}\n", self.renewal)
+    }
+
+    /// `None`: it is no manifest.
+    pub(crate) fn decode(text: &str) -> Option<Self> {
+        let mut lines = text.lines();
+        let mut number = |name: &str| {
+            let (found, value) = lines.next()?.split_once(' ')?;
+            value.parse::<u64>().ok().filter(|_| found == name)
+        };
+        number("treadle-remote").filter(|&format| format == 1)?;
+        Some(Self {
+            lease: Duration::from_secs(number("lease")?).min(LONGEST),
+            renewal: number("renewal")?,
+        })
+    }
+}
+
+/// The name of a new directory, which ends in a slash.
+pub(crate) fn name(pid: u32, random: u64) -> String {
+    format!("{PREFIX}{pid}-{random:016x}/")
+}
+
+/// Whether it is the directory of a process.
+pub(crate) fn is_name(directory: &str) -> bool {
+    let parts = directory
+        .strip_prefix(PREFIX)
+        .and_then(|rest| rest.strip_suffix('/'))
+        .and_then(|rest| rest.split_once('-'));
+    parts.is_some_and(|(pid, random)| {
+        pid.parse::<u32>().is_ok() && random.len() == 16 && u64::from_str_radix(random, 16).is_ok()
+    })
+}
+
+/// The directories of others, and since when their manifests have not changed.
+#[derive(Default, Debug)]
+pub(crate) struct Sweep {
+    seen: HashMap<String, (Option<Manifest>, Duration)>,
+}
+
+impl Sweep {
+    /// Takes in what is there, with the manifests as far as there are some. Returns what is to be removed. `lease`
+    /// counts where there is no manifest.
+    pub(crate) fn look(
+        &mut self,
+        found: Vec<(String, Option<Manifest>)>,
+        lease: Duration,
+        now: Duration,
+    ) -> Vec<String> {
+        let mut before = std::mem::take(&mut self.seen);
+        let mut dead = Vec::new();
+        for (directory, manifest) in found {
+            let since = match before.remove(&directory) {
+                Some((same, since)) if same == manifest => since,
+                _ => now,
+            };
+            let lease = manifest.map_or(lease, |manifest| manifest.lease);
+            if now.saturating_sub(since) > lease * LEASES {
+                dead.push(directory.clone());
+            }
+            self.seen.insert(directory, (manifest, since));
+        }
+        dead
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(60);
+
+    fn manifest(renewal: u64) -> Option<Manifest> {
+        Some(Manifest {
+            lease: LEASE,
+            renewal,
+        })
+    }
+
+    #[test]
+    fn a_manifest_comes_back_and_what_is_none_does_not() {
+        let one = manifest(7);
+        assert_eq!(Manifest::decode(&one.unwrap().encode()), one);
+        for text in [
+            "",
+            "treadle-remote 2\nlease 1\nrenewal 1\n",
+            "treadle-remote 1\nlease x\nrenewal 1\n",
+            "treadle-remote 1\nlease 1\n",
+        ] {
+            assert_eq!(Manifest::decode(text), None, "{text}");
+        }
+        let long = format!("{FORMAT}\nlease {}\nrenewal 1\n", u64::MAX);
+        assert_eq!(Manifest::decode(&long).unwrap().lease, LONGEST);
+    }
+
+    #[test]
+    fn only_names_of_the_form_are_taken_for_directories_of_processes() {
+        assert!(is_name(&name(17, 5)));
+        for other in [
+            "treadle-17/",
+            "treadle-x-0000000000000005/",
+            "rows/",
+            "treadle-17-5/",
+        ] {
+            assert!(!is_name(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn who_renews_stays_and_who_does_not_goes_after_two_leases() {
+        let mut sweep = Sweep::default();
+        let at = |seconds| Duration::from_secs(seconds);
+        let mut look = |renewal, seconds| {
+            let found = vec![
+                ("alive".into(), manifest(renewal)),
+                ("dead".into(), manifest(3)),
+                ("unnamed".into(), None),
+            ];
+            sweep.look(found, LEASE, at(seconds))
+        };
+        assert!(
+            look(1, 1_000).is_empty(),
+            "nobody is dead at the first look"
+        );
+        assert!(look(2, 1_120).is_empty());
+        assert_eq!(look(3, 1_121), ["dead", "unnamed"]);
+        assert_eq!(look(4, 1_300), ["dead", "unnamed"], "removing failed");
+    }
+
+    #[test]
+    fn a_directory_that_was_away_is_a_new_one() {
+        let mut sweep = Sweep::default();
+        let found = || vec![("one".into(), manifest(1))];
+        assert!(sweep.look(found(), LEASE, Duration::ZERO).is_empty());
+        assert!(sweep.look(Vec::new(), LEASE, LEASE).is_empty());
+        assert!(sweep.look(found(), LEASE, 3 * LEASE).is_empty());
+        assert_eq!(sweep.look(found(), LEASE, 6 * LEASE), ["one"]);
+    }
+}

@@ -1,0 +1,557 @@
+//! A connection to a store: objects are written in parts, read in ranges, and removed.
+
+use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::{Buf as _, Bytes};
+use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
+use opendal::layers::{HttpClientLayer, RetryLayer, TimeoutLayer};
+use opendal::raw::HttpClient;
+use opendal::services::{Fs, HdfsNative, S3};
+use opendal::{Error, ErrorKind, Operator, Writer};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+use crate::lease::{self, Manifest, Sweep};
+use crate::location::Kind;
+use crate::{Location, PART, RemoteError};
+
+/// Threads that move bytes.
+const THREADS: usize = 2;
+/// How long a request may take, also one that moves a part.
+const WAIT: Duration = Duration::from_secs(30);
+/// How long closing may take.
+const CLOSING: Duration = Duration::from_secs(30);
+/// How often a request is tried again, and the pauses between: the first one, and the longest.
+const RETRIES: usize = 3;
+const PAUSE: Duration = Duration::from_millis(200);
+const LONGEST: Duration = Duration::from_secs(2);
+/// Parts of one range that are read at once, and parts of one object that are sent at once.
+const RANGES: usize = 4;
+const SENDING: usize = 4;
+/// Objects that are removed at once.
+const REMOVING: usize = 4;
+/// The unit of the room for reading.
+const UNIT: usize = 1 << 10;
+/// Directories of processes that are looked at, at most.
+const DIRECTORIES: usize = 1 << 14;
+/// How often a manifest is renewed in a lease.
+const RENEWALS: u32 = 4;
+/// The name of a manifest.
+const MANIFEST: &str = "manifest";
+/// Bytes of a manifest, at most.
+const LONG: u64 = 1 << 10;
+
+/// A connection to a store, with a directory of this process in it. Clones are the same.
+#[derive(Clone)]
+pub struct Store(Arc<Shared>);
+
+/// What threads share. Tasks of the runtime hold only what is in `parts`: the runtime cannot end in one of them.
+struct Shared {
+    runtime: Option<Runtime>,
+    parts: Arc<Parts>,
+}
+
+struct Parts {
+    operator: Operator,
+    location: Location,
+    /// Of this process. It ends in a slash.
+    directory: String,
+    numbers: AtomicU64,
+    /// How often a read is tried again here. The others are by `operator`.
+    retries: usize,
+    reading: Semaphore,
+    removing: Semaphore,
+    is_closed: AtomicBool,
+}
+
+impl Store {
+    /// Connects, makes a directory, and from now on removes those of processes that have died. Others take this
+    /// process for dead when it has not renewed its manifest for two leases. Parts that are read at once have so
+    /// many bytes together, at most, and one alone may always be read.
+    ///
+    /// # Errors
+    /// [`RemoteError::Failed`]: the store cannot be reached, or refuses.
+    pub fn open(location: &Location, lease: Duration, reading: u64) -> Result<Self, RemoteError> {
+        // There may be two providers of ciphers in this process: then `rustls` asks which.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .thread_name("treadle-remote")
+            .enable_all()
+            .build()
+            .map_err(|error| failed("use", location, &error.to_string()))?;
+        let retries = match location.kind {
+            Kind::S3 { .. } => 0,
+            // Their errors do not say whether they pass.
+            Kind::Hdfs { .. } | Kind::File { .. } => RETRIES,
+        };
+        let operator = {
+            let _entered = runtime.enter();
+            // The client of HTTP panics where there are no certificates of authorities.
+            caught(|| operator(location)).map_err(|reason| failed("use", location, &reason))?
+        };
+        let parts = Arc::new(Parts {
+            operator,
+            location: location.clone(),
+            directory: lease::name(
+                std::process::id(),
+                RandomState::new().hash_one(Instant::now()),
+            ),
+            numbers: AtomicU64::new(0),
+            retries,
+            reading: Semaphore::new((reading as usize).max(PART) / UNIT),
+            removing: Semaphore::new(REMOVING),
+            is_closed: AtomicBool::new(false),
+        });
+        let keeping = Arc::clone(&parts);
+        runtime.block_on(whole(async {
+            parts
+                .renew(lease, 0)
+                .await
+                .map_err(|error| failed("use", location, &said(&error)))
+        }))?;
+        runtime.spawn(async move { keeping.keep(lease).await });
+        Ok(Self(Arc::new(Shared {
+            runtime: Some(runtime),
+            parts,
+        })))
+    }
+
+    /// Begins to write an object.
+    ///
+    /// # Errors
+    /// [`RemoteError`].
+    pub fn upload(&self) -> Result<Upload, RemoteError> {
+        let parts = &self.0.parts;
+        parts.unless_closed()?;
+        let number = parts.numbers.fetch_add(1, Ordering::Relaxed);
+        let path = format!("{}{number}.shuffle", parts.directory);
+        let writer = self.0.wait(async {
+            let writer = parts.operator.writer_with(&path).concurrent(SENDING).await;
+            writer.map_err(|error| parts.failed("write", &path, &error))
+        })?;
+        Ok(Upload {
+            store: self.clone(),
+            path,
+            writer: Some(writer),
+            part: Vec::new(),
+            length: 0,
+        })
+    }
+
+    /// Removes everything of this process, and ends. It waits for half a minute, at most: what is left then is
+    /// removed by other servers.
+    pub fn close(&self) {
+        let parts = &self.0.parts;
+        if parts.is_closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let _ = self.0.wait(async {
+            let removed = timeout(CLOSING, parts.remove_directory(&parts.directory)).await;
+            removed.map_err(|_| RemoteError::Closed)
+        });
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Store({})", self.0.parts.location)
+    }
+}
+
+impl Shared {
+    /// Runs something in this thread, until it has ended.
+    fn wait<T>(
+        &self,
+        what: impl Future<Output = Result<T, RemoteError>>,
+    ) -> Result<T, RemoteError> {
+        let runtime = self.runtime.as_ref().ok_or(RemoteError::Closed)?;
+        runtime.block_on(whole(what))
+    }
+
+    /// Runs something that nobody waits for.
+    fn later(&self, what: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = &self.runtime {
+            runtime.spawn(what);
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // Without waiting for requests that nobody needs any more.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// An object that is being written. If it is dropped, nothing is left of it.
+pub struct Upload {
+    store: Store,
+    path: String,
+    /// `None`: it is finished.
+    writer: Option<Writer>,
+    part: Vec<u8>,
+    length: u64,
+}
+
+impl Upload {
+    /// Adds bytes. Whole parts are sent.
+    ///
+    /// # Errors
+    /// [`RemoteError`]: the object cannot be written. It is to be dropped.
+    pub fn append(&mut self, pieces: &[&[u8]]) -> Result<(), RemoteError> {
+        for mut piece in pieces.iter().copied() {
+            self.length += piece.len() as u64;
+            while !piece.is_empty() {
+                self.part.reserve_exact(PART - self.part.len());
+                let (now, later) = piece.split_at(piece.len().min(PART - self.part.len()));
+                self.part.extend_from_slice(now);
+                piece = later;
+                if self.part.len() == PART {
+                    self.send()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self) -> Result<(), RemoteError> {
+        let (parts, path) = (&self.store.0.parts, &self.path);
+        parts.unless_closed()?;
+        let part = Bytes::from(std::mem::take(&mut self.part));
+        let writer = self.writer.as_mut().ok_or(RemoteError::Closed)?;
+        self.store.0.wait(async {
+            let written = writer.write(part).await;
+            written.map_err(|error| parts.failed("write", path, &error))
+        })
+    }
+
+    /// Waits until the store has all of it.
+    ///
+    /// # Errors
+    /// [`RemoteError`]: it has not. Nothing is left.
+    pub fn finish(mut self) -> Result<Object, RemoteError> {
+        if !self.part.is_empty() {
+            self.send()?;
+        }
+        let (parts, path) = (&self.store.0.parts, &self.path);
+        let writer = self.writer.as_mut().ok_or(RemoteError::Closed)?;
+        let found = self.store.0.wait(async {
+            let closed = writer.close().await;
+            closed.map_err(|error| parts.failed("write", path, &error))?;
+            let found = parts.operator.stat(path).await;
+            let found = found.map_err(|error| parts.failed("look at", path, &error))?;
+            Ok::<_, RemoteError>(found.content_length())
+        })?;
+        if found != self.length {
+            return Err(RemoteError::Length {
+                object: parts.named(&self.path),
+                expected: self.length,
+                found,
+            });
+        }
+        // From now on it is the object's to remove.
+        self.writer = None;
+        Ok(Object {
+            store: self.store.clone(),
+            path: self.path.clone(),
+            length: self.length,
+        })
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        let Some(mut writer) = self.writer.take() else {
+            return;
+        };
+        let parts = Arc::clone(&self.store.0.parts);
+        let path = std::mem::take(&mut self.path);
+        self.store.0.later(async move {
+            // Parts that were sent would stay, and be paid for.
+            let _ = writer.abort().await;
+            parts.remove(path).await;
+        });
+    }
+}
+
+impl fmt::Debug for Upload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Upload({}, {} bytes)", self.path, self.length)
+    }
+}
+
+/// An object that is whole. It is removed when this is dropped.
+pub struct Object {
+    store: Store,
+    path: String,
+    length: u64,
+}
+
+impl Object {
+    /// Its bytes.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Reads from a position on as many bytes as there is place for.
+    ///
+    /// # Errors
+    /// [`RemoteError`]: they cannot be read.
+    pub fn read_at(&self, at: u64, into: &mut [u8]) -> Result<(), RemoteError> {
+        let parts = &self.store.0.parts;
+        parts.unless_closed()?;
+        let wanted = at.checked_add(into.len() as u64);
+        if wanted.is_none_or(|end| end > self.length) {
+            return Err(RemoteError::Length {
+                object: parts.named(&self.path),
+                expected: at.saturating_add(into.len() as u64),
+                found: self.length,
+            });
+        }
+        let starts = (at..).step_by(PART);
+        let ranges = starts.zip(into.chunks_mut(PART));
+        let ranges = ranges.map(|(at, place)| parts.read(&self.path, at, place));
+        let reading = stream::iter(ranges).buffer_unordered(RANGES);
+        self.store.0.wait(reading.try_collect())
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        let parts = Arc::clone(&self.store.0.parts);
+        let path = std::mem::take(&mut self.path);
+        self.store.0.later(async move { parts.remove(path).await });
+    }
+}
+
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Object({}, {} bytes)", self.path, self.length)
+    }
+}
+
+impl Parts {
+    fn unless_closed(&self) -> Result<(), RemoteError> {
+        match self.is_closed.load(Ordering::Acquire) {
+            true => Err(RemoteError::Closed),
+            false => Ok(()),
+        }
+    }
+
+    /// What an object is called, for people.
+    fn named(&self, path: &str) -> String {
+        format!("{path} at {}", self.location)
+    }
+
+    fn failed(&self, action: &'static str, path: &str, error: &Error) -> RemoteError {
+        RemoteError::Failed {
+            action,
+            object: self.named(path),
+            reason: said(error),
+        }
+    }
+
+    async fn read(&self, path: &str, at: u64, place: &mut [u8]) -> Result<(), RemoteError> {
+        let units = u32::try_from(place.len().div_ceil(UNIT)).unwrap_or(u32::MAX);
+        let room = self.reading.acquire_many(units).await;
+        let _room = room.map_err(|_| RemoteError::Closed)?;
+        let range = at..at + place.len() as u64;
+        let mut tries = 0;
+        loop {
+            match self.operator.read_with(path).range(range.clone()).await {
+                Ok(mut found) if found.len() == place.len() => {
+                    found.copy_to_slice(place);
+                    return Ok(());
+                }
+                Ok(found) => {
+                    return Err(RemoteError::Length {
+                        object: self.named(path),
+                        expected: range.end,
+                        found: at + found.len() as u64,
+                    });
+                }
+                Err(error) if tries < self.retries && error.kind() != ErrorKind::NotFound => {
+                    sleep(PAUSE * (1 << tries)).await;
+                    tries += 1;
+                }
+                Err(error) => return Err(self.failed("read", path, &error)),
+            }
+        }
+    }
+
+    /// Removes an object. If that fails, it stays until the directory goes.
+    async fn remove(&self, path: String) {
+        if let Ok(_turn) = self.removing.acquire().await
+            && !self.is_closed.load(Ordering::Acquire)
+        {
+            let _ = self.operator.delete(&path).await;
+        }
+    }
+
+    async fn remove_directory(&self, directory: &str) {
+        let _ = self.operator.delete_with(directory).recursive(true).await;
+    }
+
+    async fn renew(&self, lease: Duration, renewal: u64) -> Result<(), Error> {
+        let text = Manifest { lease, renewal }.encode();
+        let path = format!("{}{MANIFEST}", self.directory);
+        self.operator.write(&path, text).await.map(drop)
+    }
+
+    /// Renews the manifest, and removes what dead processes have left, until it is closed.
+    async fn keep(&self, lease: Duration) {
+        let began = Instant::now();
+        let mut sweep = Sweep::default();
+        for renewal in 1.. {
+            if renewal % u64::from(RENEWALS) == 1
+                && let Ok(found) = self.directories().await
+            {
+                for dead in sweep.look(found, lease, began.elapsed()) {
+                    self.remove_directory(&dead).await;
+                }
+            }
+            sleep(lease / RENEWALS).await;
+            if self.is_closed.load(Ordering::Acquire) {
+                return;
+            }
+            // If it fails, the next one may do.
+            let _ = self.renew(lease, renewal).await;
+        }
+    }
+
+    /// The directories of other processes, with their manifests.
+    async fn directories(&self) -> Result<Vec<(String, Option<Manifest>)>, Error> {
+        let mut listed = self.operator.lister("/").await?;
+        let mut found = Vec::new();
+        while let Some(entry) = listed.try_next().await?
+            && found.len() < DIRECTORIES
+        {
+            let directory = entry.path().to_string();
+            if !lease::is_name(&directory) || directory == self.directory {
+                continue;
+            }
+            let path = format!("{directory}{MANIFEST}");
+            let manifest = match self.operator.stat(&path).await {
+                // Nobody's memory is for a file of any length.
+                Ok(about) if about.content_length() <= LONG => {
+                    let text = self.operator.read(&path).await?.to_vec();
+                    Manifest::decode(&String::from_utf8_lossy(&text))
+                }
+                Ok(_) => None,
+                Err(error) if error.kind() == ErrorKind::NotFound => None,
+                Err(error) => return Err(error),
+            };
+            found.push((directory, manifest));
+        }
+        Ok(found)
+    }
+}
+
+/// The client of a store.
+fn operator(location: &Location) -> Result<Operator, String> {
+    let timeouts = TimeoutLayer::new().with_timeout(WAIT).with_io_timeout(WAIT);
+    let built = match &location.kind {
+        Kind::S3 {
+            bucket,
+            prefix,
+            endpoint,
+            region,
+        } => {
+            let says = |names: &[&str]| names.iter().find_map(|name| std::env::var(name).ok());
+            let region = region
+                .clone()
+                .or_else(|| says(&["AWS_REGION", "AWS_DEFAULT_REGION"]));
+            let endpoint = endpoint.clone();
+            let endpoint = endpoint.or_else(|| says(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]));
+            let mut s3 = S3::default().bucket(bucket).root(&format!("/{prefix}"));
+            s3 = s3.region(region.as_deref().unwrap_or("us-east-1"));
+            if let Some(endpoint) = endpoint {
+                s3 = s3.endpoint(&endpoint);
+            }
+            let retries = RetryLayer::new()
+                .with_max_times(RETRIES)
+                .with_min_delay(PAUSE)
+                .with_max_delay(LONGEST)
+                .with_jitter();
+            // Connections belong to a runtime, and each store has its own.
+            let client = reqwest::Client::builder().connect_timeout(WAIT).build();
+            let client = HttpClient::with(client.map_err(|error| error.to_string())?);
+            Operator::new(s3).map(|built| {
+                let built = built.layer(HttpClientLayer::new(client)).layer(timeouts);
+                built.layer(retries).finish()
+            })
+        }
+        // What was written of a stream cannot be written again: the whole object is, by who wanted it.
+        Kind::Hdfs { name_node, path } => {
+            let hdfs = HdfsNative::default().name_node(name_node).root(path);
+            Operator::new(hdfs).map(|built| built.layer(timeouts).finish())
+        }
+        Kind::File { path } => {
+            Operator::new(Fs::default().root(path)).map(|built| built.layer(timeouts).finish())
+        }
+    };
+    built.map_err(|error| said(&error))
+}
+
+/// What a store said, for people: never an address with a signature, or what came with it.
+fn said(error: &Error) -> String {
+    let mut text = format!("{}: {}", error.kind(), error.message());
+    let mut cause = std::error::Error::source(error);
+    while let Some(deeper) = cause.and_then(std::error::Error::source) {
+        cause = Some(deeper);
+    }
+    if let Some(cause) = cause {
+        text = format!("{text}: {cause}");
+    }
+    // A store may repeat the names of keys.
+    let secrets = [
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SESSION_TOKEN",
+    ];
+    let secrets = secrets.iter().filter_map(|name| std::env::var(name).ok());
+    secrets
+        .filter(|secret| !secret.is_empty())
+        .fold(text, |text, secret| text.replace(&secret, "…"))
+}
+
+fn failed(action: &'static str, location: &Location, reason: &str) -> RemoteError {
+    RemoteError::Failed {
+        action,
+        object: format!("the remote store {location}"),
+        reason: reason.into(),
+    }
+}
+
+/// What `act` returns, or what it panicked with.
+fn caught<T>(act: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    let done = catch_unwind(AssertUnwindSafe(act));
+    done.unwrap_or_else(|panic| Err(panicked(&*panic)))
+}
+
+/// The same for what takes time: the client of a store panics where that returns what it does not expect.
+async fn whole<T>(what: impl Future<Output = Result<T, RemoteError>>) -> Result<T, RemoteError> {
+    let done = AssertUnwindSafe(what).catch_unwind().await;
+    done.unwrap_or_else(|panic| {
+        Err(RemoteError::Failed {
+            action: "use",
+            object: "the remote store".into(),
+            reason: panicked(&*panic),
+        })
+    })
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    format!("its client failed: {}", text.unwrap_or("without a reason"))
+}

@@ -1,0 +1,201 @@
+"""Rows of shuffle servers in a remote store: a directory here, and the stores of TREADLE_TEST_REMOTES.
+
+``make test-remote`` names an S3-compatible server and HDFS there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from process_support import Process
+from service_support import ROWS, Servers, Table
+from treadle.shuffle import Service, Shuffle
+from waiting import SOON, until
+
+MAPS, PARTITIONS = 8, 16
+NAMES = ("a", "b")
+# Nothing of a run has room in directories with this limit.
+FULL = ("--disk-limit", "1kB")
+pytestmark = pytest.mark.usefixtures("few_rows_in_memory")
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table(MAPS, PARTITIONS, rows=60_000)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture(params=["file", *os.environ.get("TREADLE_TEST_REMOTES", "").split()])
+def remote(request: pytest.FixtureRequest, store: Path) -> str:
+    return f"file://{store}" if request.param == "file" else request.param
+
+
+def objects(store: Path, which: str = "*/*.shuffle") -> list[Path]:
+    return sorted(store.glob(which))
+
+
+def size(store: Path) -> int:
+    return sum(path.stat().st_size for path in objects(store))
+
+
+def written(table: Table, shuffle: Shuffle) -> None:
+    shuffle.commit(table.write_all(shuffle))
+
+
+def test_rows_that_full_disks_do_not_take_are_in_the_remote_store(
+    new_servers: Callable[..., Servers], table: Table, remote: str
+) -> None:
+    servers = new_servers(NAMES, *FULL, "--remote", remote)
+    with servers.service.shuffle(MAPS, PARTITIONS, ROWS) as shuffle:
+        written(table, shuffle)
+        table.compare(shuffle)
+        assert shuffle.lost() == []
+        assert servers.copied(shuffle)["groups_with_fewer_copies"] == 0
+
+
+def test_objects_go_with_their_shuffle_and_all_with_the_server(
+    new_servers: Callable[..., Servers], table: Table, store: Path
+) -> None:
+    servers = new_servers(NAMES, "--remote", f"file://{store}", "--storage", "remote")
+    with servers.service.shuffle(MAPS, PARTITIONS, ROWS) as shuffle:
+        written(table, shuffle)
+        table.compare(shuffle)
+        # In two copies, nearly all.
+        until(lambda: size(store) > MAPS * 60_000 * ROWS.itemsize, lambda: str(size(store)))
+        assert not any(list(servers.directory(name).rglob("*.shuffle")) for name in NAMES)
+    until(lambda: not objects(store), lambda: str(objects(store)))
+    servers.processes["a"].send(signal.SIGTERM)
+    until(lambda: len(objects(store, "*")) == 1, lambda: str(objects(store, "*")))
+
+
+def test_a_store_that_returns_other_bytes_or_loses_some_is_noticed(
+    new_servers: Callable[..., Servers], table: Table, store: Path
+) -> None:
+    stores = [store / name for name in NAMES]
+    servers = new_servers()
+    for name, place in zip(NAMES, stores, strict=True):
+        servers.begin(name, *FULL, "--remote", f"file://{place}")
+    servers.ready()
+    with servers.service.shuffle(MAPS, PARTITIONS, ROWS) as shuffle:
+        written(table, shuffle)
+        until(lambda: size(stores[0]) > MAPS * 60_000 * ROWS.itemsize // 2, "rows are there")
+        for path in objects(stores[0])[::2]:
+            content = bytearray(path.read_bytes())
+            content[5_000::10_000] = bytes(byte ^ 1 for byte in content[5_000::10_000])
+            path.write_bytes(content)
+        for path in objects(stores[0])[1::2]:
+            path.unlink()
+        # The other copy is read.
+        table.compare(shuffle)
+        until(
+            lambda: servers.copied(shuffle)["groups_with_fewer_copies"] > 0,
+            lambda: str(servers.service.state()),
+        )
+        assert shuffle.lost() == []
+
+
+def test_a_store_that_refuses_is_tried_again(
+    new_servers: Callable[..., Servers], table: Table, store: Path
+) -> None:
+    servers = new_servers(NAMES, *FULL, "--remote", f"file://{store}")
+    # Files are in the place of the directories in which objects are made.
+    places = objects(store, "treadle-*")
+    assert len(places) == len(NAMES)
+    for place in places:
+        shutil.rmtree(place)
+        place.write_bytes(b"")
+    with servers.service.shuffle(MAPS, PARTITIONS, ROWS, copies=1) as shuffle:
+        with ThreadPoolExecutor(1) as pool:
+            receipts = pool.submit(table.write_all, shuffle)
+            processes = [servers.processes[name] for name in NAMES]
+            line = "cannot write rows of a shuffle: cannot write"
+            until(lambda: any(line in one.output for one in processes), "it is refused")
+            for place in places:
+                place.unlink()
+            shuffle.commit(receipts.result())
+        table.compare(shuffle)
+
+
+def test_what_a_killed_server_has_left_is_removed_by_others(
+    start: Callable[..., Process],
+    secret: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    table: Table,
+    store: Path,
+) -> None:
+    monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
+    servers = Servers(start, tmp_path, timeout=5.0, lease=5.0)
+    for name in NAMES:
+        servers.begin(name, *FULL, "--remote", f"file://{store}")
+    servers.ready()
+    with servers.service, servers.service.shuffle(MAPS, PARTITIONS, ROWS) as shuffle:
+        written(table, shuffle)
+        until(lambda: len(objects(store, "treadle-*")) == 2, "each has a directory")
+        servers.kill("a")
+        until(
+            lambda: len(objects(store, "treadle-*")) == 1,
+            lambda: str(objects(store, "*")),
+            2 * SOON,
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--remote", "ftp://there/a"), "names no remote store"),
+        (("--remote", "s3://me:hidden@rows/a"), "credentials"),
+        (("--remote", "s3://rows/a?endpoint=http://127.0.0.1:1"), "cannot use the remote store"),
+        (("--storage", "remote"), "--storage remote needs --remote"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_without_secrets(
+    new_servers: Callable[..., Servers],
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    reason: str,
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "hidden")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
+    servers = new_servers()
+    server = servers.begin("a", *options)
+    assert server.wait() != 0
+    until(lambda: reason in server.output, lambda: server.output)
+    assert "hidden" not in server.output
+
+
+def test_a_service_of_this_machine_takes_a_remote_store(
+    table: Table, store: Path, tmp_path: Path
+) -> None:
+    with Service(
+        memory_limit="512MB",
+        local_directory=tmp_path / "files",
+        remote=f"file://{store}",
+        storage="remote",
+    ) as service:
+        assert len(objects(store, "treadle-*")) == 2
+        with service.shuffle(MAPS, PARTITIONS, ROWS) as shuffle:
+            written(table, shuffle)
+            until(lambda: objects(store), "rows are there")
+            table.compare(shuffle)
+    assert not objects(store, "*")
+
+
+def test_a_service_refuses_a_remote_store_that_it_cannot_have() -> None:
+    with pytest.raises(ValueError, match="needs remote="):
+        Service(storage="remote")
+    with pytest.raises(ValueError, match="say 'local' or 'remote'"):
+        Service(storage="disk")
+    with pytest.raises(ValueError, match="give --remote to treadle shuffle-server"):
+        Service("127.0.0.1:1", remote="file:///tmp/a")

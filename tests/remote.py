@@ -1,0 +1,174 @@
+"""Run the tests of remote stores against real servers, or a benchmark with ``--bench``.
+
+The S3-compatible server is ``s3s-fs``, built from crates.io with its own lock file. HDFS is a mini cluster of Hadoop,
+from Maven Central with the digests of tests/remote/hdfs/SHA256SUMS. Both stay in ``.cache/remote``.
+
+Arguments are names of tests of the crate ``treadle-shuffle-remote``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCES = Path(__file__).with_suffix("")
+CACHE = ROOT / ".cache" / "remote"
+S3S_FS = "0.14.1"
+# Seconds until a server listens, at most.
+LISTENS = 120.0
+BUCKET = "rows"
+
+
+def digest(path: Path) -> str:
+    """Return the digest of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def need(program: str, package: str) -> None:
+    """Fail with what to install, where a program is missing."""
+    if shutil.which(program) is None:
+        raise SystemExit(f"{program} is missing (Debian and Ubuntu: apt install {package})")
+
+
+def s3_program() -> Path:
+    """Return the S3-compatible server, which is built once."""
+    folder = CACHE / f"s3s-fs-{S3S_FS}"
+    program = folder / "bin" / "s3s-fs"
+    if not program.exists():
+        name = ("s3s-fs", "--version", S3S_FS, "--locked", "--features", "binary")
+        # Not with the target folder of the tests: it is another workspace.
+        environment = {key: value for key, value in os.environ.items() if key != "CARGO_TARGET_DIR"}
+        command = ("cargo", "install", *name, "--root", folder)
+        subprocess.run(command, check=True, env=environment)
+    return program
+
+
+def hdfs_jars() -> Path:
+    """Return the folder of the jars, each of which has its digest."""
+    need("javac", "default-jdk-headless")
+    sums = SOURCES / "hdfs" / "SHA256SUMS"
+    folder = CACHE / f"hdfs-{digest(sums)[:16]}"
+    if not folder.exists():
+        need("mvn", "maven")
+        made = folder.with_suffix(".new")
+        shutil.rmtree(made, ignore_errors=True)
+        copy = ("dependency:copy-dependencies", f"-DoutputDirectory={made}")
+        command = ("mvn", "-q", "-B", "-f", sums.with_name("pom.xml"), *copy)
+        subprocess.run(command, check=True)
+        made.rename(folder)
+    expected = dict(line.split()[::-1] for line in sums.read_text().splitlines())
+    found = {jar.name: digest(jar) for jar in folder.iterdir()}
+    if found != expected:
+        wrong = sorted({name for name, _ in found.items() ^ expected.items()})
+        shutil.rmtree(folder)
+        raise SystemExit(f"not the files of {sums.relative_to(ROOT)}: {', '.join(wrong)}")
+    return folder
+
+
+@contextmanager
+def s3(folder: Path, credentials: dict[str, str]) -> Iterator[str]:
+    """Run the S3-compatible server; give its URL."""
+    (folder / BUCKET).mkdir(parents=True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = (
+        s3_program(),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--access-key", credentials["AWS_ACCESS_KEY_ID"]),
+        *("--secret-key", credentials["AWS_SECRET_ACCESS_KEY"]),
+        folder,
+    )
+    with (folder.with_suffix(".log")).open("wb") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        until = time.monotonic() + LISTENS
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                if server.poll() is not None or time.monotonic() > until:
+                    raise SystemExit(f"s3s-fs does not listen: {log.name}") from None
+                time.sleep(0.1)
+        yield f"s3://{BUCKET}/tests?endpoint=http://127.0.0.1:{port}"
+    finally:
+        server.kill()
+        server.wait()
+
+
+@contextmanager
+def hdfs(folder: Path) -> Iterator[str]:
+    """Run a mini cluster of HDFS; give its URL."""
+    classes = ("-cp", f"{hdfs_jars()}/*")
+    command = ("java", *classes, SOURCES / "hdfs" / "Hdfs.java", folder)
+    with folder.with_suffix(".log").open("wb") as log:
+        cluster = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+    try:
+        assert cluster.stdout is not None
+        # Other lines may come first.
+        lines = (line.strip() for line in cluster.stdout)
+        url = next((line for line in lines if line.startswith("hdfs://")), None)
+        if url is None:
+            raise SystemExit(f"the mini cluster of HDFS did not start: {log.name}")
+        yield f"{url}/tests"
+    finally:
+        cluster.kill()
+        cluster.wait()
+
+
+def main() -> None:
+    """Run the tests, or the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bench", action="store_true", help="print figures, and run no tests")
+    parser.add_argument("tests", nargs="*")
+    arguments = parser.parse_args()
+    CACHE.mkdir(parents=True, exist_ok=True)
+    credentials = {
+        "AWS_ACCESS_KEY_ID": secrets.token_hex(8),
+        "AWS_SECRET_ACCESS_KEY": secrets.token_hex(16),
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "HADOOP_USER_NAME": os.environ.get("USER", "root"),
+    }
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        urls = [
+            stack.enter_context(s3(folder / "s3", credentials)),
+            stack.enter_context(hdfs(folder / "hdfs")),
+        ]
+        environment = {
+            **os.environ,
+            **credentials,
+            "TREADLE_TEST_REMOTES": " ".join(urls),
+            "TREADLE_TEST_HADOOP": f"{hdfs_jars()}/*",
+        }
+        if arguments.bench:
+            commands = [[sys.executable, "bench/service/run.py", "--only", "remote"]]
+        else:
+            crate = ("-p", "treadle-shuffle-remote", "--features", "stores", "--test", "stores")
+            chosen = ("--include-ignored", *arguments.tests)
+            commands = [["cargo", "test", "--locked", *crate, "--", *chosen]]
+            if not arguments.tests:
+                tests = "tests/cluster/test_shuffle_service_remote.py"
+                commands.append([sys.executable, "-m", "pytest", "-v", tests])
+        for command in commands:
+            done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
+            if done.returncode:
+                raise SystemExit(done.returncode)
+
+
+if __name__ == "__main__":
+    main()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

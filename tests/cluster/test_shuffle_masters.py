@@ -192,7 +192,7 @@ def test_a_server_that_leaves_hands_over_rows_of_which_there_is_one_copy(servers
     ):
         whole.commit(table.write_all(whole))
         receipts = [table.write(half, number) for number in range(2)]
-        assert all(held(service).values()), held(service)
+        until(lambda: all(held(service).values()), lambda: f"rows at all servers: {held(service)}")
         service.drain("a")
         assert servers.processes.pop("a").wait() == 0
         receipts += [table.write(half, number) for number in range(2, 4)]

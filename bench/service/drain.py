@@ -8,16 +8,13 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 sys.path.append(str(Path(__file__).parent.parent))
 sys.path.append(str(Path(__file__).parent.parent / "transfer"))
 
 from figures import Figure
+from jobs import THREADS, Rows, service, small
 from network import LOOPBACK
 from streams import our_stream
 from treadle.shuffle import Service
@@ -35,7 +32,7 @@ WAIT = 300
 
 
 class Job:
-    """Ten small shuffles a second, whose rows are counted, until it is told to end."""
+    """Ten small shuffles a second, whose rows are compared, until it is told to end."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -44,14 +41,10 @@ class Job:
         self._ran = self._pool.submit(self._run)
 
     def _run(self) -> int:
-        rows, numbers = np.arange(20_000), np.arange(20_000) % 8
         done = 0
         while not self._is_over.wait(PAUSE):
-            with self._service.shuffle(4, 8, "i8") as shuffle:
-                # It raises an error if a map must run again.
-                shuffle.commit([shuffle.write(number, rows, numbers) for number in range(4)])
-                reader = shuffle.reader()
-                assert sum(len(reader.read(number)) for number in range(8)) == 4 * len(rows)
+            # It raises an error if a map must run again.
+            small(self._service)
             done += 1
         return done
 
@@ -65,44 +58,29 @@ def held(service: Service, name: str) -> int:
     return int(next(s["held_bytes"] for s in service.state()["servers"] if s["name"] == name))
 
 
-@contextmanager
-def written(service: Service, nbytes: int) -> Iterator[tuple[Any, int]]:
-    """A shuffle that is committed, of so many bytes of rows, and the sum of its values."""
-    rows = nbytes // 8 // WORDS // MAPS
-    values, numbers = np.arange(rows * WORDS).reshape(rows, WORDS), np.arange(rows) % PARTITIONS
-    kind = np.dtype((np.int64, (WORDS,)))
-    with (
-        service.shuffle(MAPS, PARTITIONS, kind, copies=COPIES) as shuffle,
-        ThreadPoolExecutor(4) as pool,
-    ):
-
-        def write(number: int) -> Any:
-            return shuffle.write(number, values + number, numbers)
-
-        shuffle.commit(list(pool.map(write, range(MAPS))))
-        added = rows * WORDS * (MAPS * (MAPS - 1) // 2)
-        yield shuffle, MAPS * int(values.sum()) + added
-
-
 def drained(nbytes: int) -> tuple[float, int, int]:
     """Bytes a second that left a server, what it had, and how many shuffles ran meanwhile."""
-    with Service(servers=SERVERS, memory_limit=MEMORY, timeout=WAIT) as service:
+    kept = Rows(MAPS, PARTITIONS, nbytes * SERVERS // COPIES, WORDS)
+    used = Rows(MAPS, PARTITIONS, nbytes * SERVERS * SERVERS // (SERVERS - 1) // COPIES, WORDS)
+    with (
+        service(MEMORY, SERVERS) as (running, _),
+        ThreadPoolExecutor(THREADS) as pool,
+    ):
         # The memory that the others need was used before, as in a service that runs.
-        with written(service, nbytes * SERVERS * SERVERS // (SERVERS - 1) // COPIES):
-            pass
-        with written(service, nbytes * SERVERS // COPIES) as (shuffle, expected):
-            job = Job(service)
+        with running.shuffle(MAPS, PARTITIONS, used.kind, copies=COPIES) as shuffle:
+            used.write(shuffle, pool)
+        with running.shuffle(MAPS, PARTITIONS, kept.kind, copies=COPIES) as shuffle:
+            kept.write(shuffle, pool)
+            job = Job(running)
             name = "server-0"
             time.sleep(1.5)
-            had = held(service, name)
+            had = held(running, name)
             start = time.perf_counter()
-            command = ("shuffle-server", service.address, "--drain", "--name", name)
+            command = ("shuffle-server", running.address, "--drain", "--name", name)
             subprocess.run([sys.executable, "-m", "treadle", *command], check=True, timeout=WAIT)
             took = time.perf_counter() - start
             ran = job.end()
-            reader = shuffle.reader()
-            total = sum(int(reader.read(partition).sum()) for partition in range(PARTITIONS))
-            assert total == expected, "other rows"
+            kept.check(kept.read(shuffle, pool))
             assert shuffle.lost() == [], "maps have to run again"
     return had / took, had, ran
 

@@ -24,6 +24,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 import numpy as np
 
 from figures import Figure, time_of
+from jobs import small
 from program import Program
 from treadle.common._command_process import Child
 from treadle.shuffle import Service
@@ -34,19 +35,7 @@ LEASE = 5
 # Seconds between the beginnings of two shuffles, and those that are looked at before and after the kill.
 PAUSE, LOOK = 0.1, 3.0
 AWAY, SHUFFLES = 120.0, 20
-MAPS, PARTITIONS, ROWS = 4, 8, 1_000
 WAIT = 60
-
-
-def once(service: Service) -> None:
-    """A small shuffle, whose rows are compared."""
-    rows, numbers = np.arange(ROWS), np.arange(ROWS) % PARTITIONS
-    with service.shuffle(MAPS, PARTITIONS, "i8") as shuffle:
-        shuffle.commit([shuffle.write(number, rows, numbers) for number in range(MAPS)])
-        reader = shuffle.reader()
-        for partition in range(PARTITIONS):
-            found = reader.read(partition)
-            assert np.array_equal(found, np.tile(rows[numbers == partition], MAPS))
 
 
 def application(address: str) -> None:
@@ -55,14 +44,14 @@ def application(address: str) -> None:
         # What stays at the servers until the master's lease has run out.
         kept = service.shuffle(1, 1, "i8")
         kept.write(0, np.arange(10_000), 0)
-        once(service)
+        small(service)
         print(json.dumps("ready"), flush=True)
         is_over = threading.Event()
         threading.Thread(target=lambda: (sys.stdin.readline(), is_over.set()), daemon=True).start()
         took = []
         while not is_over.is_set():
             began = time.monotonic()
-            once(service)
+            small(service)
             took.append((began, time.monotonic() - began))
             time.sleep(max(0.0, began + PAUSE - time.monotonic()))
         print(json.dumps(took), flush=True)
@@ -147,7 +136,7 @@ def the_registry_is_away(away: float) -> Iterator[Figure]:
     with ExitStack() as stack:
         cluster = Cluster(stack)
         service = stack.enter_context(Service(cluster.address, timeout=WAIT))
-        once(service)
+        small(service)
         cluster.kill_registry()
         begins = threading.Timer(away, cluster.begin_again)
         # It waits for the registry before it says where it listens.
@@ -158,7 +147,7 @@ def the_registry_is_away(away: float) -> Iterator[Figure]:
         failed = 0
         for number in range(SHUFFLES):
             try:
-                once(service)
+                small(service)
             except Exception as error:
                 print(f"shuffle {number} failed: {error}", file=sys.stderr)
                 failed += 1

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -170,20 +168,10 @@ def test_the_page_of_a_server_says_where_it_is_registered(
     start: Callable[..., Process], tmp_path: Path
 ) -> None:
     listed = Listed(start, tmp_path / "servers")
-    token = tmp_path / "token"
-    token.touch(mode=0o600)
-    token.write_text("t" * 32)
-    server = listed.join("a", "--http", "127.0.0.1:0", "--http-token-file", str(token))
-
-    def page(path: str) -> str:
-        link = f"{server.http}{path}?token={token.read_text()}"
-        with urllib.request.urlopen(link, timeout=SOON) as page:
-            text: str = page.read().decode()
-        return text
-
-    state = json.loads(page("/json/state"))
+    server = listed.join("a", "--http", "127.0.0.1:0")
+    state = server.state()
     assert (state["registry"], state["not_registered"]) == (listed.url, None)
-    assert "treadle_shuffle_registered 1" in page("/metrics")
+    assert "treadle_shuffle_registered 1" in server.page("/metrics")
 
 
 def test_what_a_list_cannot_do_is_refused_by_name(listed: Listed) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+
+from treadle import _core
 
 __all__ = ["reachable"]
 
@@ -18,35 +19,13 @@ def reachable(address: str) -> str:
     """
     from distributed.utils import get_ip
 
-    host, port = _first(address)
+    host, port = _core.registry_server(address) or _split(address)
     find: Callable[..., str] = get_ip
     own = "127.0.0.1" if host in ("", "127.0.0.1", "localhost") else find(host, port)
     return f"[{own}]:0" if ":" in own else f"{own}:0"
 
 
-def _first(address: str) -> tuple[str, int]:
-    """Return the first host of an address, and its port; any port where there is none."""
-    kind, _, rest = address.partition(":")
-    if kind == "static":
-        address = _listed(Path(rest)) if rest.startswith(("/", ".")) else rest
-    place = address.partition(",")[0].rpartition("://")[2].partition("/")[0]
-    bracketed, end, after = place.rpartition("]")
-    if end:
-        return bracketed.strip("["), _port(after.strip(":"))
-    host, colon, port = place.rpartition(":")
-    return (host, _port(port)) if colon else (place, _port(""))
-
-
-def _port(text: str) -> int:
-    # The route to a host does not depend on it.
-    return int(text) if text.isdecimal() and int(text) else 80
-
-
-def _listed(path: Path) -> str:
-    """Return the first line of a file that has an address; an empty one without such a file."""
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError):
-        return ""
-    texts = (line.partition("#")[0].strip() for line in lines)
-    return next(filter(None, texts), "")
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    # The route to a host does not depend on the port.
+    return host.strip("[]"), int(port) if port.isdecimal() else 80

@@ -151,6 +151,59 @@ async fn close<S: Session>(session: &mut Option<S>, limit: Duration) {
     }
 }
 
+/// What the handle of a task knows of it.
+trait Withdrawing {
+    type Standing: Clone + PartialEq;
+
+    fn standing(&self) -> &Self::Standing;
+    /// It is to end.
+    fn withdraw(&mut self);
+    fn has_withdrawn(&self) -> bool;
+}
+
+/// Who holds it has the task go on.
+struct Handle<T: Withdrawing> {
+    shared: Arc<Shared<T>>,
+    location: String,
+    /// The thread lives as long as this.
+    _runtime: Arc<Runtime>,
+}
+
+impl<T: Withdrawing> Handle<T> {
+    /// Tells the task something.
+    fn tell(&self, change: impl FnOnce(&mut T)) {
+        change(&mut self.shared.lock());
+        self.shared.wake.notify_one();
+    }
+
+    fn now(&self) -> T::Standing {
+        self.shared.lock().standing().clone()
+    }
+
+    fn wait_for_another(&self, known: &T::Standing, timeout: Duration) -> T::Standing {
+        let is_known = |state: &mut T| state.standing() == known;
+        let state = self.shared.wait_while(timeout, is_known);
+        state.standing().clone()
+    }
+
+    fn end(&self, timeout: Duration) -> Result<(), RegistryError> {
+        self.tell(T::withdraw);
+        let goes_on = |state: &mut T| !state.has_withdrawn();
+        match self.shared.wait_while(timeout, goes_on).has_withdrawn() {
+            true => Ok(()),
+            false => Err(RegistryError::Late {
+                location: self.location.clone(),
+            }),
+        }
+    }
+}
+
+impl<T: Withdrawing> Drop for Handle<T> {
+    fn drop(&mut self) {
+        self.tell(T::withdraw);
+    }
+}
+
 /// What a task shares with who holds its handle.
 struct Shared<T> {
     state: Mutex<T>,

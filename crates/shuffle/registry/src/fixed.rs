@@ -113,6 +113,12 @@ fn listed(location: &Location) -> Result<Servers, RegistryError> {
     Ok((entries, unreadable))
 }
 
+/// The first server of a list.
+pub(crate) fn first(location: &Location) -> Option<Address> {
+    let (entries, _) = listed(location).ok()?;
+    entries.first()?.address.parse().ok()
+}
+
 /// What is known of a server by its address.
 fn entry(address: &Address) -> Arc<Entry> {
     Arc::new(Entry {

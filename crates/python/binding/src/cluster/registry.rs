@@ -60,6 +60,15 @@ pub(crate) fn registry_masters(
         .collect())
 }
 
+/// The host and the port of the first server that a registry's URL, or its file, names; an empty host where that
+/// names none. `None`: it is no such URL.
+#[pyfunction]
+pub(crate) fn registry_server(url: &str) -> Option<(String, u16)> {
+    let location: Location = url.parse().ok()?;
+    let first = location.first();
+    Some(first.map_or_else(Default::default, |server| (server.host, server.port)))
+}
+
 fn opened(url: &str) -> PyResult<Box<dyn Registry>> {
     let location: Location = url
         .parse()

@@ -8,7 +8,7 @@ use crate::writer::TransferError;
 use crate::writer::part::{Part, Step};
 use crate::writer::peer::Item;
 use crate::writer::{Effects, Writer, WriterEffect};
-use crate::{Group, GroupId, Plan, ToMaster, ToServer, Transfer};
+use crate::{GroupId, Plan, ToMaster, ToServer, Transfer};
 
 impl Writer {
     pub(super) fn plan(&mut self, plan: &Arc<Plan>, effects: &mut Effects) {
@@ -127,12 +127,7 @@ impl Writer {
         let asking = running.parts.iter();
         let asking = asking.filter(|(_, part)| part.step == Step::Asking);
         let asked = asking.filter_map(|(&id, part)| {
-            let group = plan.group(id)?;
-            let copies = match part.is_final {
-                true => plan.chain(group).flat_map(Group::copy_ids).collect(),
-                false => running.asks(plan, group),
-            };
-            Some((id, copies))
+            Some((id, running.asks(plan, plan.group(id)?, part.is_final)))
         });
         for (id, copies) in asked.collect::<Vec<_>>() {
             let Some(part) = running.parts.get_mut(&id) else {

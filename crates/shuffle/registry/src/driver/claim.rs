@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use super::{Change, Runtime, Session, Sessions, Shared, close, limited, next, seed};
+use super::{
+    Change, Handle, Runtime, Session, Sessions, Shared, Withdrawing, close, limited, next, seed,
+};
 use crate::error::RegistryError;
 use crate::machines::{ClaimStanding, Claiming, ClaimingEffect, ClaimingEvent, Config, Failure};
 use crate::master::Master;
@@ -18,11 +20,20 @@ struct State {
     is_closed: bool,
 }
 
-struct Handle {
-    shared: Arc<Shared<State>>,
-    location: String,
-    /// The thread lives as long as this.
-    _runtime: Arc<Runtime>,
+impl Withdrawing for State {
+    type Standing = ClaimStanding;
+
+    fn standing(&self) -> &ClaimStanding {
+        self.machine.standing()
+    }
+
+    fn withdraw(&mut self) {
+        self.is_withdrawing = true;
+    }
+
+    fn has_withdrawn(&self) -> bool {
+        self.is_closed
+    }
 }
 
 pub(super) fn start<S: Session>(
@@ -214,40 +225,16 @@ impl<T> Task<T> {
     }
 }
 
-impl Claim for Handle {
+impl Claim for Handle<State> {
     fn standing(&self) -> ClaimStanding {
-        self.shared.lock().machine.standing().clone()
+        self.now()
     }
 
     fn wait(&self, known: &ClaimStanding, timeout: Duration) -> ClaimStanding {
-        let is_known = |state: &mut State| state.machine.standing() == known;
-        let state = self.shared.wait_while(timeout, is_known);
-        state.machine.standing().clone()
+        self.wait_for_another(known, timeout)
     }
 
     fn withdraw(&self, timeout: Duration) -> Result<(), RegistryError> {
-        self.end();
-        let state = self
-            .shared
-            .wait_while(timeout, |state: &mut State| !state.is_closed);
-        match state.is_closed {
-            true => Ok(()),
-            false => Err(RegistryError::Late {
-                location: self.location.clone(),
-            }),
-        }
-    }
-}
-
-impl Handle {
-    fn end(&self) {
-        self.shared.lock().is_withdrawing = true;
-        self.shared.wake.notify_one();
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.end();
+        self.end(timeout)
     }
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Change, Node, Runtime, Session, Sessions, Shared, close, entry_of, key_of, limited, next, seed,
+    Change, Handle, Node, Runtime, Session, Sessions, Shared, Withdrawing, close, entry_of, key_of,
+    limited, next, seed,
 };
 use crate::entry::{Entry, Key, Load};
 use crate::error::RegistryError;
@@ -20,11 +21,20 @@ struct State {
     is_withdrawing: bool,
 }
 
-struct Handle {
-    shared: Arc<Shared<State>>,
-    location: String,
-    /// The thread lives as long as this.
-    _runtime: Arc<Runtime>,
+impl Withdrawing for State {
+    type Standing = Standing;
+
+    fn standing(&self) -> &Standing {
+        self.machine.standing()
+    }
+
+    fn withdraw(&mut self) {
+        self.is_withdrawing = true;
+    }
+
+    fn has_withdrawn(&self) -> bool {
+        self.machine.is_over()
+    }
 }
 
 pub(super) fn start<S: Session>(
@@ -224,49 +234,24 @@ fn rival(node: Node) -> Option<Rival> {
     })
 }
 
-impl Registration for Handle {
+impl Registration for Handle<State> {
     fn refresh(&self, load: Load) {
-        self.shared.lock().load = Some(load);
-        self.shared.wake.notify_one();
+        self.tell(|state| state.load = Some(load));
     }
 
     fn leave(&self) {
-        self.shared.lock().is_leaving = true;
-        self.shared.wake.notify_one();
+        self.tell(|state| state.is_leaving = true);
     }
 
     fn standing(&self) -> Standing {
-        self.shared.lock().machine.standing().clone()
+        self.now()
     }
 
     fn wait(&self, known: &Standing, timeout: Duration) -> Standing {
-        let is_known = |state: &mut State| state.machine.standing() == known;
-        let state = self.shared.wait_while(timeout, is_known);
-        state.machine.standing().clone()
+        self.wait_for_another(known, timeout)
     }
 
     fn withdraw(&self, timeout: Duration) -> Result<(), RegistryError> {
-        self.end();
-        let goes_on = |state: &mut State| !state.machine.is_over();
-        let state = self.shared.wait_while(timeout, goes_on);
-        match state.machine.is_over() {
-            true => Ok(()),
-            false => Err(RegistryError::Late {
-                location: self.location.clone(),
-            }),
-        }
-    }
-}
-
-impl Handle {
-    fn end(&self) {
-        self.shared.lock().is_withdrawing = true;
-        self.shared.wake.notify_one();
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.end();
+        self.end(timeout)
     }
 }

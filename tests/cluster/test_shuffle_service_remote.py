@@ -79,6 +79,18 @@ def test_objects_go_with_their_shuffle_and_all_with_the_server(
     until(lambda: len(objects(store, "*")) == 1, lambda: str(objects(store, "*")))
 
 
+def test_a_server_that_leaves_hands_over_what_it_has_in_the_remote_store(
+    new_servers: Callable[..., Servers], table: Table, remote: str
+) -> None:
+    servers = new_servers(NAMES, *FULL, "--remote", remote)
+    with servers.service.shuffle(MAPS, PARTITIONS, ROWS, copies=1) as shuffle:
+        written(table, shuffle)
+        servers.service.drain("a")
+        assert servers.processes.pop("a").wait() == 0
+        table.compare(shuffle)
+        assert shuffle.lost() == []
+
+
 def test_a_store_that_returns_other_bytes_or_loses_some_is_noticed(
     new_servers: Callable[..., Servers], table: Table, store: Path
 ) -> None:
@@ -173,6 +185,12 @@ def test_what_cannot_be_used_is_refused_without_secrets(
     assert server.wait() != 0
     until(lambda: reason in server.output, lambda: server.output)
     assert "hidden" not in server.output
+    # No master had it meanwhile.
+    del servers.processes["a"]
+    servers.begin("b")
+    servers.ready()
+    until(lambda: "server b at" in servers.master.output, lambda: servers.master.output)
+    assert "server a at" not in servers.master.output
 
 
 def test_a_service_of_this_machine_takes_a_remote_store(

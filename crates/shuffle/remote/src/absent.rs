@@ -31,6 +31,8 @@ impl Store {
         Err(RemoteError::Closed)
     }
 
+    pub fn set_lease(&self, _lease: Duration) {}
+
     pub fn close(&self) {}
 }
 

@@ -14,7 +14,7 @@ use opendal::raw::HttpClient;
 use opendal::services::{Fs, HdfsNative, S3};
 use opendal::{Error, ErrorKind, Operator, Writer};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::lease::{self, Manifest, Sweep};
@@ -55,6 +55,8 @@ pub struct Store(Arc<Shared>);
 struct Shared {
     runtime: Option<Runtime>,
     parts: Arc<Parts>,
+    /// How long others wait for the manifest to change.
+    lease: watch::Sender<Duration>,
 }
 
 struct Parts {
@@ -109,18 +111,25 @@ impl Store {
             removing: Semaphore::new(REMOVING),
             is_closed: AtomicBool::new(false),
         });
-        let keeping = Arc::clone(&parts);
         runtime.block_on(whole(async {
             parts
                 .renew(lease, 0)
                 .await
                 .map_err(|error| failed("use", location, &said(&error)))
         }))?;
-        runtime.spawn(async move { keeping.keep(lease).await });
+        let keeping = Arc::clone(&parts);
+        let (lease, said) = watch::channel(lease);
+        runtime.spawn(async move { keeping.keep(said).await });
         Ok(Self(Arc::new(Shared {
             runtime: Some(runtime),
             parts,
+            lease,
         })))
+    }
+
+    /// Says from now on that the lease is another one.
+    pub fn set_lease(&self, lease: Duration) {
+        self.0.lease.send_replace(lease);
     }
 
     /// Begins to write an object.
@@ -148,14 +157,7 @@ impl Store {
     /// Removes everything of this process, and ends. It waits for half a minute, at most: what is left then is
     /// removed by other servers.
     pub fn close(&self) {
-        let parts = &self.0.parts;
-        if parts.is_closed.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let _ = self.0.wait(async {
-            let removed = timeout(CLOSING, parts.remove_directory(&parts.directory)).await;
-            removed.map_err(|_| RemoteError::Closed)
-        });
+        self.0.close();
     }
 }
 
@@ -166,6 +168,17 @@ impl fmt::Debug for Store {
 }
 
 impl Shared {
+    fn close(&self) {
+        let parts = &self.parts;
+        if parts.is_closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let _ = self.wait(async {
+            let removed = timeout(CLOSING, parts.remove_directory(&parts.directory)).await;
+            removed.map_err(|_| RemoteError::Closed)
+        });
+    }
+
     /// Runs something in this thread, until it has ended.
     fn wait<T>(
         &self,
@@ -185,6 +198,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        self.close();
         if let Some(runtime) = self.runtime.take() {
             // Without waiting for requests that nobody needs any more.
             runtime.shutdown_background();
@@ -408,10 +422,11 @@ impl Parts {
     }
 
     /// Renews the manifest, and removes what dead processes have left, until it is closed.
-    async fn keep(&self, lease: Duration) {
+    async fn keep(&self, mut said: watch::Receiver<Duration>) {
         let began = Instant::now();
         let mut sweep = Sweep::default();
         for renewal in 1.. {
+            let lease = *said.borrow_and_update();
             if renewal % u64::from(RENEWALS) == 1
                 && let Ok(found) = self.directories().await
             {
@@ -419,11 +434,13 @@ impl Parts {
                     self.remove_directory(&dead).await;
                 }
             }
-            sleep(lease / RENEWALS).await;
+            // Another lease is said at once.
+            let _ = timeout(lease / RENEWALS, said.changed()).await;
             if self.is_closed.load(Ordering::Acquire) {
                 return;
             }
             // If it fails, the next one may do.
+            let lease = *said.borrow();
             let _ = self.renew(lease, renewal).await;
         }
     }

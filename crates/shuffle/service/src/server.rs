@@ -28,7 +28,7 @@ use crate::room::is_full;
 use crate::server::end::End;
 use crate::server::links::{Links, ServerCallbacks};
 use crate::server::masters::Masters;
-use crate::server::registered::{Place, Registration};
+use crate::server::registered::{LEASE, Place, Registration};
 use crate::wire::{Hello, Room};
 use crate::{LINKS, ServiceError, config, joining};
 
@@ -134,6 +134,12 @@ impl ShuffleServer {
             room: Some(room),
             ..joining::hello(&options.name, 0, 1)
         });
+        // Before masters give it rows: a store that is away is waited for.
+        let store = options
+            .remote
+            .as_ref()
+            .map(|(location, _)| Store::open(location, LEASE, reading(options.memory)));
+        let store = store.transpose()?;
         let place = Place::find(&options.registry, &net, &links.hello(), wait)?;
         // What the master takes for a silence is one everywhere.
         let (timeout, lease) = place.times();
@@ -147,11 +153,9 @@ impl ShuffleServer {
                 .map_or(Remote::None, |(_, what)| *what),
             ..config()
         };
-        let store = options
-            .remote
-            .as_ref()
-            .map(|(location, _)| Store::open(location, config.lease, reading(options.memory)));
-        let store = store.transpose()?;
+        if let Some(store) = &store {
+            store.set_lease(config.lease);
+        }
         let words = Box::new(ServerCallbacks(Arc::downgrade(&links)));
         let plane = Plane::of_any(&contact, net, (files, store), config, words);
         links.attach(plane.clone());

@@ -24,7 +24,7 @@ use in_registry::InRegistry;
 /// What a server takes for a silence, and how long it keeps what a master has that says nothing, where no master
 /// says so.
 const TIMEOUT: Duration = Duration::from_secs(10);
-const LEASE: Duration = Duration::from_secs(60);
+pub(super) const LEASE: Duration = Duration::from_secs(60);
 
 /// The place where a server is to be registered.
 pub(super) enum Place {

@@ -7,43 +7,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use crate::manifest::Manifest;
+
 /// How directories of processes begin. Others are never touched.
 const PREFIX: &str = "treadle-";
-/// The first line of a manifest.
-const FORMAT: &str = "treadle-remote 1";
 /// A directory is removed after so many leases without a change.
 const LEASES: u32 = 2;
-/// The longest lease that a manifest may claim.
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
-
-/// What a process says of its directory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Manifest {
-    pub(crate) lease: Duration,
-    /// How often it was renewed.
-    pub(crate) renewal: u64,
-}
-
-impl Manifest {
-    pub(crate) fn encode(&self) -> String {
-        let lease = self.lease.as_secs().max(1);
-        format!("{FORMAT}\nlease {lease}\nrenewal {}\n", self.renewal)
-    }
-
-    /// `None`: it is no manifest.
-    pub(crate) fn decode(text: &str) -> Option<Self> {
-        let mut lines = text.lines();
-        let mut number = |name: &str| {
-            let (found, value) = lines.next()?.split_once(' ')?;
-            value.parse::<u64>().ok().filter(|_| found == name)
-        };
-        number("treadle-remote").filter(|&format| format == 1)?;
-        Some(Self {
-            lease: Duration::from_secs(number("lease")?).min(LONGEST),
-            renewal: number("renewal")?,
-        })
-    }
-}
 
 /// The name of a new directory, which ends in a slash.
 pub(crate) fn name(pid: u32, random: u64) -> String {
@@ -104,22 +73,6 @@ mod tests {
             lease: LEASE,
             renewal,
         })
-    }
-
-    #[test]
-    fn a_manifest_comes_back_and_what_is_none_does_not() {
-        let one = manifest(7);
-        assert_eq!(Manifest::decode(&one.unwrap().encode()), one);
-        for text in [
-            "",
-            "treadle-remote 2\nlease 1\nrenewal 1\n",
-            "treadle-remote 1\nlease x\nrenewal 1\n",
-            "treadle-remote 1\nlease 1\n",
-        ] {
-            assert_eq!(Manifest::decode(text), None, "{text}");
-        }
-        let long = format!("{FORMAT}\nlease {}\nrenewal 1\n", u64::MAX);
-        assert_eq!(Manifest::decode(&long).unwrap().lease, LONGEST);
     }
 
     #[test]

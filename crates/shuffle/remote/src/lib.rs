@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `location` | the URL that names a store, and a place in it |
 //! | `store` | a connection to a store: objects are written in parts, read in ranges, and removed |
+//! | `manifest` | what a process says of its directory |
 //! | `lease` | whose objects are removed by others: those of processes that have died |
 //! | `absent` | what is in the place of `store` without the Cargo feature `stores` |
 //! | `error` | what can go wrong |
@@ -15,9 +16,14 @@
 #[cfg(not(feature = "stores"))]
 mod absent;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(feature = "stores")]
 mod lease;
 mod location;
+#[cfg(any(test, feature = "fuzzing", feature = "stores"))]
+mod manifest;
 #[cfg(feature = "stores")]
 mod store;
 

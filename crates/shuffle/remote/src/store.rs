@@ -17,8 +17,9 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
-use crate::lease::{self, Manifest, Sweep};
+use crate::lease::{self, Sweep};
 use crate::location::Kind;
+use crate::manifest::Manifest;
 use crate::{Location, PART, RemoteError};
 
 /// Threads that move bytes.
@@ -461,7 +462,7 @@ impl Parts {
                 // Nobody's memory is for a file of any length.
                 Ok(about) if about.content_length() <= LONG => {
                     let text = self.operator.read(&path).await?.to_vec();
-                    Manifest::decode(&String::from_utf8_lossy(&text))
+                    Manifest::decode(&text)
                 }
                 Ok(_) => None,
                 Err(error) if error.kind() == ErrorKind::NotFound => None,

@@ -61,3 +61,16 @@ impl Object {
         Err(RemoteError::Closed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_is_refused_by_name() {
+        let text = "s3://rows/a";
+        let location: Location = text.parse().unwrap();
+        let error = Store::open(&location, Duration::ZERO, 0).unwrap_err();
+        assert_eq!(error, RemoteError::NotBuilt(text.into()));
+    }
+}

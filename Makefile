@@ -18,7 +18,7 @@ VENV_PY := $(VENV)/bin/python
 PIP_INSTALL := $(VENV_PY) -m pip install --quiet --disable-pip-version-check --require-hashes
 INSTALLED := $(VENV)/installed.stamp
 BUILT := $(VENV)/built.stamp
-# The demo has no clients of registries: they are half a minute of compilation.
+# The demo has no clients of registries or remote stores: they are half of the crates.
 FEATURES := $(if $(filter dev,$(PROFILE)),simulated,testing) $(if $(filter demo,$(LOCK)),--no-default-features)
 # The same as it is installed: link-time optimisation takes minutes, and is for what is measured.
 OPTIMISED := $(VENV)/optimised.stamp

@@ -405,7 +405,9 @@ impl ShuffleMember {
             Ok(Failure::Failed(text)) => ShuffleError::new_err(text),
             // Whatever becomes of a task that was cancelled, nobody hears of it.
             Ok(Failure::Interrupted) if is_over() => Reschedule::new_err("the task is over"),
-            Ok(Failure::Interrupted) => PyTimeoutError::new_err("the time has passed"),
+            Ok(Failure::Interrupted) => PyTimeoutError::new_err(
+                "no answer within the timeout; are there servers (`treadle shuffle-registry list`)?",
+            ),
             Ok(Failure::Source(error)) => match error.downcast::<PyErr>() {
                 Ok(error) => *error,
                 Err(error) => ShuffleError::new_err(error.to_string()),

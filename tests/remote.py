@@ -153,7 +153,7 @@ def main() -> None:
             **os.environ,
             **credentials,
             "TREADLE_TEST_REMOTES": " ".join(urls),
-            "TREADLE_TEST_HADOOP": f"{hdfs_jars()}/*",
+            "TREADLE_TEST_HADOOP": f"{hdfs_jars()}/*:{SOURCES / 'hdfs'}",
         }
         if arguments.bench:
             commands = [[sys.executable, "bench/service/run.py", "--only", "remote"]]

@@ -1,6 +1,7 @@
 //! The processes of the stand-alone shuffle service, as Python sees them.
 
 mod member;
+mod shuffle;
 
 use super::security::Credentials;
 use crate::transfer::{Limit, attach, failed, parse};
@@ -362,5 +363,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ShuffleMaster>()?;
     module.add_class::<ShuffleServer>()?;
     module.add_class::<member::ShuffleAbout>()?;
+    module.add_class::<shuffle::ServiceShuffle>()?;
     module.add_class::<ShuffleMember>()
 }

@@ -65,8 +65,8 @@ test-python: $(BUILT) ## run the tests of the Python package (ARGS: pytest's)
 	$(VENV_PY) -m pytest --durations=20 -n 2 --dist loadfile --ignore=tests/cluster --ignore=tests/docs/test_blocks.py $(ARGS)
 	$(VENV_PY) -m pytest --durations=60 -n 3 --dist loadfile --no-loadscope-reorder tests/docs/test_blocks.py tests/cluster $(ARGS)
 
-test-registries: ## run the suite of registries against etcd and ZooKeeper; needs Go, Java and Maven (ARGS: names of tests)
-	python3 tests/registries.py $(ARGS)
+test-registries: $(BUILT) ## run the tests with etcd and ZooKeeper; needs Go, Java and Maven (ARGS: names of cases)
+	$(VENV_PY) tests/registries.py $(ARGS)
 
 test-ray: $(BUILT) ## run the tests inside a Ray cluster; installs Ray
 	$(PIP_INSTALL) -r requirements/peers.lock

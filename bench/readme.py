@@ -2,6 +2,7 @@
 
 ``python bench/readme.py`` prints the programs and the minutes that they may take, runs them one after the other, and
 writes ``docs/measured.json``, and from it the tables of the README and of docs/measured.md, between two comments.
+``--only`` measures some programs again, after a run whose other figures are of the same code.
 ``--write`` only writes the tables again.
 """
 
@@ -27,8 +28,9 @@ OUT = ROOT / "bench" / "out" / "readme"
 MEASURED = ROOT / "docs" / "measured.json"
 PAGES = (ROOT / "README.md", ROOT / "docs" / "measured.md")
 BEGIN, END = "<!-- figures of bench/readme.py -->", "<!-- end of figures -->"
-# What is measured.
-CODE = ("Cargo.lock", "Cargo.toml", "bench", "crates", "proto", "python", "requirements")
+# What is measured, and what measures.
+PRODUCT = ("Cargo.lock", "Cargo.toml", "crates", "proto", "python", "requirements")
+CODE = (*PRODUCT, "bench")
 PEERS = ("dask", "distributed", "ray", "frisky", "ipyparallel", "grpcio", "numpy", "pandas")
 
 # Folders of `bench`, their modules, and the minutes that these may take.
@@ -88,25 +90,33 @@ def named(figures: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         yield {**figure, "of": what}
 
 
-def found(line: Line, figures: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    for figure in named(figures.get(line.program, [])):
+def found(line: Line, programs: Mapping[str, Any]) -> dict[str, Any]:
+    for figure in named(programs[line.program]["figures"]):
         if figure["of"].startswith(line.what) and figure["peer"].startswith(line.peer):
             return figure
     raise LookupError(f"no figure of {line.program} begins with {line.what!r} beside {line.peer!r}")
 
 
 def head(measured: dict[str, Any]) -> str:
-    peers = ", ".join(f"{name} {number}" for name, number in measured["versions"].items())
+    """When, of which commit and where. A program that was measured again, by changed benchmarks, has its own commit."""
+    commits: dict[tuple[str, str], list[str]] = {}
+    for name, program in measured["programs"].items():
+        commits.setdefault((program["date"], program["commit"]), []).append(name)
+    (when, commit), *later = commits
+    again = "".join(
+        f", `{'`, `'.join(commits[other])}` {other[0]}, commit {other[1]}" for other in later
+    )
+    minutes = sum(program["minutes"] for program in measured["programs"].values())
     return (
-        f"`make bench-readme`, {measured['date']}, commit {measured['commit']}, {measured['minutes']:.0f} minutes; "
-        f"{measured['machine']}; {peers}."
+        f"`make bench-readme`, {when}, commit {commit}{again}, {minutes:.0f} minutes; "
+        f"{measured['machine']}."
     )
 
 
 def table_of_readme(measured: dict[str, Any]) -> str:
     rows = ["| | Treadle | beside | ratio |", "| --- | --- | --- | --- |"]
     for line in README:
-        figure = found(line, measured["figures"])
+        figure = found(line, measured["programs"])
         rows.append(
             f"| {line.words} | {figure['measured']} | {figure['peer']} | {figure['ratio']} |"
         )
@@ -114,10 +124,11 @@ def table_of_readme(measured: dict[str, Any]) -> str:
 
 
 def all_tables(measured: dict[str, Any]) -> str:
-    parts = [head(measured)]
-    for program, figures in measured["figures"].items():
+    peers = ", ".join(f"{name} {number}" for name, number in measured["versions"].items())
+    parts = [head(measured), f"The peers: {peers}."]
+    for program, what in measured["programs"].items():
         rows = ["| what | Treadle | beside | ratio | bar | | what limits it |", "|" + " --- |" * 7]
-        for figure in named(figures):
+        for figure in named(what["figures"]):
             verdict = {None: "", True: "met", False: "**missed**"}[figure["passed"]]
             cells = (figure["what"], figure["measured"], figure["peer"], figure["ratio"])
             rows.append(f"| {' | '.join((*cells, figure['bar'], verdict, figure['limit']))} |")
@@ -136,8 +147,8 @@ def page(path: Path, measured: dict[str, Any]) -> str:
 
 def measure(chosen: list[str], quick: bool) -> dict[str, Any]:
     OUT.mkdir(parents=True, exist_ok=True)
-    figures = {}
-    start = time.monotonic()
+    commit = git("rev-parse", "--short", "HEAD")
+    programs = {}
     for name in chosen:
         modules, minutes = PROGRAMS[name]
         told = OUT / f"{name}.json"
@@ -145,17 +156,30 @@ def measure(chosen: list[str], quick: bool) -> dict[str, Any]:
         command = (f"{name}/run.py", "--json", str(told), "--only", *modules)
         step = Step(name, command, minutes, (*command, "--quick"))
         command = step.quick if quick else step.command
+        start = time.monotonic()
         print(run(step, command, minutes, OUT / f"{name}.txt"), flush=True)
         if told.exists():
-            figures[name] = json.loads(told.read_text(encoding="utf-8"))
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "commit": git("rev-parse", "--short", "HEAD"),
-        "machine": machine(),
-        "versions": dict(versions()),
-        "minutes": (time.monotonic() - start) / 60,
-        "figures": figures,
+            programs[name] = {
+                "date": time.strftime("%Y-%m-%d"),
+                "commit": commit,
+                "minutes": (time.monotonic() - start) / 60,
+                "figures": json.loads(told.read_text(encoding="utf-8")),
+            }
+    return {"machine": machine(), "versions": dict(versions()), "programs": programs}
+
+
+def with_those_before(measured: dict[str, Any], before: Path) -> dict[str, Any]:
+    """Add what an earlier run has measured of the same code."""
+    if not before.exists():
+        return measured
+    programs = json.loads(before.read_text(encoding="utf-8"))["programs"]
+    same = {
+        name: program
+        for name, program in programs.items()
+        if not git("diff", "--name-only", program["commit"], "HEAD", "--", *PRODUCT)
     }
+    both = {**same, **measured["programs"]}
+    return {**measured, "programs": {name: both[name] for name in PROGRAMS if name in both}}
 
 
 def versions() -> Iterator[tuple[str, str]]:
@@ -177,19 +201,29 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="to try it: pages are not written")
     parser.add_argument("--write", action="store_true", help="only write the tables of the JSON")
-    parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=PROGRAMS,
+        default=list(PROGRAMS),
+        help="measure these again; the others are those of the last run, if its code is the same",
+    )
     args = parser.parse_args()
     if not args.write:
         if not args.quick and git("status", "--porcelain", *CODE):
             sys.exit("Commit your changes first: the tables name the commit that was measured.")
         print(f"{machine()}; at most {sum(PROGRAMS[name][1] for name in args.only)} min:")
         measured = measure(args.only, args.quick)
-        whole = not args.quick and set(measured["figures"]) == set(PROGRAMS)
-        to = MEASURED if whole else OUT / "measured.json"
-        to.write_text(json.dumps(measured, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        if not whole:
+        last = OUT / ("quick.json" if args.quick else "measured.json")
+        if set(args.only) != set(PROGRAMS):
+            measured = with_those_before(measured, last)
+        text = json.dumps(measured, indent=1, ensure_ascii=False) + "\n"
+        last.write_text(text, encoding="utf-8")
+        missing = set(PROGRAMS) - set(measured["programs"])
+        if args.quick or missing:
             print(all_tables(measured))
-            sys.exit(set(measured["figures"]) != set(args.only))
+            sys.exit(f"not measured: {', '.join(sorted(missing))}" if missing else 0)
+        MEASURED.write_text(text, encoding="utf-8")
     measured = json.loads(MEASURED.read_text(encoding="utf-8"))
     for path in PAGES:
         path.write_text(page(path, measured), encoding="utf-8")

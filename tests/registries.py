@@ -1,9 +1,10 @@
-"""Run the conformance suite of registries (crates/shuffle/registry/tests) against real servers.
+"""Run what needs real registries: their conformance suite (crates/shuffle/registry/tests), then shuffles on servers that
+are registered there (tests/cluster/test_shuffle_registries.py).
 
 etcd is built from the Go module proxy, with the digests of tests/registries/etcd/go.sum. ZooKeeper comes from Maven
 Central, with those of tests/registries/zookeeper/SHA256SUMS. Both stay in ``.cache/registries``.
 
-Arguments are passed to the tests, such as the names of cases: ``tests/registries.py etcd``.
+Arguments are passed to the suite, such as the names of cases: ``tests/registries.py etcd``. Then nothing else runs.
 """
 
 from __future__ import annotations
@@ -81,7 +82,10 @@ def main() -> None:
     command = ("cargo", "test", "--locked", "-p", "treadle-shuffle-registry", *suite)
     arguments = ("--include-ignored", "--nocapture", "--test-threads", AT_ONCE, *sys.argv[1:])
     done = subprocess.run((*command, "--", *arguments), cwd=ROOT, env=environment, check=False)
-    raise SystemExit(done.returncode)
+    if done.returncode or sys.argv[1:]:
+        raise SystemExit(done.returncode)
+    shuffles = (sys.executable, "-m", "pytest", "tests/cluster/test_shuffle_registries.py")
+    raise SystemExit(subprocess.run(shuffles, cwd=ROOT, env=environment, check=False).returncode)
 
 
 if __name__ == "__main__":

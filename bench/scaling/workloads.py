@@ -113,11 +113,11 @@ class Data:
     def frame_bytes(self) -> int:
         return 80 * self.length
 
-    def keys(self) -> set[Any]:
+    def keys(self) -> set[str]:
         """The keys of what is there."""
         from distributed import futures_of
 
-        return {future.key for future in futures_of([self._array, self._frame])}
+        return {str(future.key) for future in futures_of([self._array, self._frame])}
 
     def drop_array(self) -> None:
         self._array = None

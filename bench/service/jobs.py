@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from treadle.shuffle import Service
+from treadle.shuffle import Receipt, Service, Shuffle
 
 # Threads of the client: each has one call at a time.
 THREADS = 4
@@ -44,6 +44,63 @@ def service(memory: int, servers: int = 2) -> Iterator[tuple[Service, Path]]:
         yield service, Path(folder)
 
 
+class Rows:
+    """``nbytes`` of rows of so many eight-byte words in so many maps, with as many for each partition.
+
+    ``values`` are the rows of the first map, if not consecutive numbers; the others have larger ones.
+    """
+
+    def __init__(
+        self, maps: int, partitions: int, nbytes: int, words: int = 1, values: Any = None
+    ) -> None:
+        rows = nbytes // 8 // words // maps
+        self.maps, self.partitions = maps, partitions
+        self.kind = np.dtype((np.int64, (words,)))
+        self.numbers = np.arange(rows, dtype=np.int64) % partitions
+        if values is None:
+            values = np.arange(rows * words, dtype=np.int64).reshape(rows, words)
+        self.values = values
+        self.count = maps * rows
+        self.sum = maps * int(values.sum()) + rows * words * (maps * (maps - 1) // 2)
+
+    def write(self, shuffle: Shuffle, pool: ThreadPoolExecutor) -> None:
+        """Write all maps, and commit."""
+
+        def write(number: int) -> Receipt:
+            return shuffle.write(number, self.values + number, self.numbers)
+
+        shuffle.commit(list(pool.map(write, range(self.maps))))
+
+    def read(self, shuffle: Shuffle, pool: ThreadPoolExecutor) -> list[tuple[int, int]]:
+        """Read all partitions; how many rows each has, and their sum."""
+        reader = shuffle.reader()
+
+        def read(partition: int) -> tuple[int, int]:
+            found = reader.read(partition)
+            return len(found), int(found.sum())
+
+        return list(pool.map(read, range(self.partitions)))
+
+    def check(self, found: list[tuple[int, int]]) -> None:
+        """Compare what was read."""
+        assert sum(count for count, _ in found) == self.count, "rows are missing"
+        # Sums wrap around.
+        assert (sum(value for _, value in found) - self.sum) % 2**64 == 0, "rows are others"
+
+
+def small(service: Service) -> None:
+    """A small shuffle, whose rows are compared."""
+    maps, partitions = 4, 8
+    rows = np.arange(1_000)
+    numbers = rows % partitions
+    with service.shuffle(maps, partitions, "i8") as shuffle:
+        shuffle.commit([shuffle.write(number, rows, numbers) for number in range(maps)])
+        reader = shuffle.reader()
+        for partition in range(partitions):
+            found = reader.read(partition)
+            assert np.array_equal(found, np.tile(rows[numbers == partition], maps))
+
+
 def shuffled(
     service: Service,
     folder: Path,
@@ -55,38 +112,22 @@ def shuffled(
     values: Any = None,
     compression: str = "none",
 ) -> Took:
-    """Write ``nbytes`` of rows of so many eight-byte words, with as many for each partition, commit, and read all.
-
-    ``values`` are the rows of the first map, if not consecutive numbers; the others have larger ones.
-    """
-    rows = nbytes // 8 // words // maps
-    numbers = np.arange(rows, dtype=np.int64) % partitions
-    if values is None:
-        values = np.arange(rows * words, dtype=np.int64).reshape(rows, words)
+    """Write ``Rows``, commit, and read all."""
+    rows = Rows(maps, partitions, nbytes, words, values)
     before = service.stats()["compressed"]
-    kind = np.dtype((np.int64, (words,)))
     with (
-        service.shuffle(maps, partitions, kind, copies=copies, compression=compression) as shuffle,
+        service.shuffle(
+            maps, partitions, rows.kind, copies=copies, compression=compression
+        ) as shuffle,
         ThreadPoolExecutor(THREADS) as pool,
     ):
         start = time.perf_counter()
-        receipts = list(pool.map(lambda at: shuffle.write(at, values + at, numbers), range(maps)))
-        shuffle.commit(receipts)
+        rows.write(shuffle, pool)
         written = time.perf_counter()
-        reader = shuffle.reader()
-
-        def read(partition: int) -> tuple[int, int]:
-            found = reader.read(partition)
-            return len(found), int(found.sum())
-
-        found = list(pool.map(read, range(partitions)))
+        found = rows.read(shuffle, pool)
         ended = time.perf_counter()
         paths = list(folder.rglob("*.shuffle"))
         sizes = sum(path.stat().st_size for path in paths)
-    total = maps * rows
-    assert sum(count for count, _ in found) == total, "rows are missing"
-    expected = maps * int(values.sum()) + rows * words * (maps * (maps - 1) // 2)
-    # Sums wrap around.
-    assert (sum(value for _, value in found) - expected) % 2**64 == 0, "rows are others"
+    rows.check(found)
     compressed = service.stats()["compressed"] - before
     return Took(written - start, ended - written, len(paths), sizes, compressed)

@@ -9,7 +9,18 @@ sys.path.append(str(Path(__file__).parent.parent))
 
 from report import machine, parser, report
 
-MODULES = ("pieces", "push", "compress", "memory", "integrity", "slow", "overload", "larger")
+MODULES = (
+    "pieces",
+    "push",
+    "compress",
+    "memory",
+    "integrity",
+    "slow",
+    "overload",
+    "larger",
+    "drain",
+    "masters",
+)
 
 if __name__ == "__main__":
     report(parser(__doc__, MODULES).parse_args(), machine())

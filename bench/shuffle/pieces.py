@@ -41,7 +41,7 @@ def on(side: int, rounds: int) -> tuple[float, float, float]:
         computed(client, shuffled(frame(8, 80, COLUMNS)))
         held = client.persist(frame(side, SIZE // (8 * (COLUMNS + 1)), COLUMNS))
         wait(held)
-        settle = clusters.settled(client, set(client.who_has()))
+        settle = clusters.settled(client, clusters.held(client))
         pids = [scheduler, *workers]
         run = Run(client, held)
         seconds, bare, most = [], [], []

@@ -38,7 +38,7 @@ def measure(quick: bool) -> Iterator[Figure]:
     with by("p2p"), clusters.apart(environment=calm) as (client, scheduler, _):
         held = client.persist(frame(PARTS, ROWS))
         wait(held)
-        settle = clusters.settled(client, set(client.who_has()))
+        settle = clusters.settled(client, clusters.held(client))
         graph, _, _ = skeleton.lowered(shuffled(held))
         tasks, exchanges = len(graph), skeleton.exchanges(graph)
         pause = 0.0

@@ -62,7 +62,7 @@ class Side:
     def hold(self, *collections: Any) -> None:
         self.held = self.client.persist(list(collections))
         wait(self.held)
-        keys = set(self.client.who_has())
+        keys = {str(future.key) for future in futures_of(self.held)}
         self.settle = clusters.settled(self.client, keys)
 
     def turn(self, method: str, run: Callable[..., Any]) -> Turn:

@@ -160,6 +160,8 @@ def stops() -> int: ...
 def list_registry(
     url: str, timeout: float
 ) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]: ...
+def registry_server(url: str) -> tuple[str, int] | None: ...
+def registry_masters(url: str, timeout: float) -> list[tuple[int, str, int]]: ...
 def create_certs(directory: str, nodes: list[str], days: int, overwrite: bool) -> list[str]: ...
 def transfer_listen(address: str, settings: dict[str, Any]) -> Listener: ...
 def transfer_connect(address: str, settings: dict[str, Any]) -> TransferConnection: ...
@@ -456,7 +458,7 @@ class ShuffleMaster:
         told: bool = False,
         registry: str | None = None,
         name: str = "",
-        application: int = 0,
+        application: int | None = None,
         patience: float | None = None,
     ) -> None: ...
     @property
@@ -475,7 +477,7 @@ class ShuffleServer:
 
     def __init__(
         self,
-        master: str,
+        registry: str,
         *,
         name: str,
         domain: str,
@@ -493,6 +495,8 @@ class ShuffleServer:
         http_names: Sequence[str] = (),
         timeout: float | None = None,
         patience: float | None = None,
+        rack: str = "",
+        host_kind: str = "",
     ) -> None: ...
     @property
     def address(self) -> str: ...

@@ -52,7 +52,8 @@ class Process:
         stdin: int = subprocess.DEVNULL,
         before: Callable[[], None] | None = None,
     ) -> None:
-        if arguments[0] == "scheduler" and "--http-token-file" not in arguments:
+        has_pages = arguments[0] in ("scheduler", "shuffle-server")
+        if has_pages and "--http-token-file" not in arguments:
             # It is shown on a terminal only.
             self.token = uuid.uuid4().hex
             token = secret.with_name(f"http-token-{self.token}")
@@ -117,17 +118,17 @@ class Process:
 
     @property
     def link(self) -> str:
-        """The link to a scheduler's pages, with its token."""
+        """The link to its pages, with its token."""
         return f"{self.http}/?token={self.token}"
 
     def page(self, path: str) -> str:
-        """A page that a scheduler shows who has its link."""
+        """A page that it shows who has its link."""
         with urllib.request.urlopen(self.link.replace("/?", f"{path}?"), timeout=SOON) as page:
             text: str = page.read().decode()
         return text
 
     def state(self) -> dict[str, Any]:
-        """The JSON state that a scheduler shows."""
+        """The JSON state that it shows."""
         found: dict[str, Any] = json.loads(self.page("/json/state"))
         return found
 

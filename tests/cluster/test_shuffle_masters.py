@@ -183,6 +183,25 @@ def test_a_server_that_leaves_asks_all_masters_to_copy_what_it_has(servers: Serv
             assert shuffle.lost() == []
 
 
+def test_a_server_that_leaves_hands_over_rows_of_which_there_is_one_copy(servers: Servers) -> None:
+    table = Table(maps=4, partitions=8, rows=2_000)
+    service = servers.service
+    with (
+        service.shuffle(4, 8, ROWS, copies=1) as whole,
+        service.shuffle(4, 8, ROWS, copies=1) as half,
+    ):
+        whole.commit(table.write_all(whole))
+        receipts = [table.write(half, number) for number in range(2)]
+        until(lambda: all(held(service).values()), lambda: f"rows at all servers: {held(service)}")
+        service.drain("a")
+        assert servers.processes.pop("a").wait() == 0
+        receipts += [table.write(half, number) for number in range(2, 4)]
+        half.commit(receipts)
+        for shuffle in (whole, half):
+            table.compare(shuffle)
+            assert shuffle.lost() == []
+
+
 def test_a_server_that_is_killed_is_lost_for_all_masters(servers: Servers) -> None:
     table = Table(maps=3, partitions=6, rows=2_000)
     address = servers.master.address

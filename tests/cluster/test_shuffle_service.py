@@ -14,7 +14,7 @@ import pytest
 
 from process_support import Process
 from service_support import ROWS, Servers, Table
-from treadle.shuffle import LateAttempt, NoRoom, Receipt, Service, ShuffleError
+from treadle.shuffle import LateAttempt, NoRoom, Receipt, Service, ShuffleError, ShuffleRecord
 from treadle.shuffle._dtypes import used_bytes
 from treadle.shuffle.service._row_kinds import kind_of
 from waiting import SOON, until
@@ -315,7 +315,12 @@ def test_shuffles_of_an_application_without_a_process_end(
             (told,) = watcher.state()["shuffles"]
             assert told["priority"] == 3
         until(lambda: not watcher.state()["shuffles"], "the shuffle ends")
-        [record] = until(watcher.records, "it leaves a record")
+
+        # It runs until its processes and servers have told what they did.
+        def ended() -> list[ShuffleRecord]:
+            return [record for record in watcher.records() if record.state != "running"]
+
+        [record] = until(ended, "it leaves a record")
         assert record.state == "failed"
         assert "no process of its application" in (record.failure or "")
 

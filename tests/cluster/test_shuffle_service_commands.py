@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import urllib.error
@@ -60,29 +59,19 @@ def test_rows_travel_with_certificates_and_others_are_kept_out(
 def test_a_server_shows_its_state_and_leaves_when_it_is_asked(
     master: Process, start: Callable[..., Process], secret: Path, tmp_path: Path
 ) -> None:
-    token = tmp_path / "token"
-    token.touch(mode=0o600)
-    token.write_text("0123456789abcdef0123456789abcdef")
     place = ("--local-directory", str(tmp_path / "one"), "--local-directory", str(tmp_path / "two"))
-    shown = ("--http-token-file", str(token), *place, "--memory-limit", "1GiB")
-    a = start("shuffle-server", master.address, "--name", "a", "--domain", "a", *shown)
+    limit = ("--memory-limit", "1GiB")
+    a = start("shuffle-server", master.address, "--name", "a", "--domain", "a", *place, *limit)
     b = start("shuffle-server", master.address, "--name", "b", "--domain", "b", "--http", "none")
     with Service(master.address, timeout=SOON) as service:
         until(lambda: names(service) == ["a", "b"], "both join")
         with service.shuffle(1, 4, "i8", name="kept") as shuffle:
             shuffle.commit([shuffle.write(0, np.arange(1000), np.arange(1000) % 4)])
-
-            def page(path: str) -> str:
-                link = f"{a.http}{path}?token={token.read_text()}"
-                with urllib.request.urlopen(link, timeout=SOON) as page:
-                    text: str = page.read().decode()
-                return text
-
-            state = json.loads(page("/json/state"))
+            state = a.state()
             assert (state["name"], state["domain"], state["memory_limit"]) == ("a", "a", 1 << 30)
             assert state["directories"] == [str(tmp_path / "one"), str(tmp_path / "two")]
             assert state["counts"]["stored_bytes_total"] > 8000
-            assert "treadle_shuffle_resident_bytes" in page("/metrics")
+            assert "treadle_shuffle_resident_bytes" in a.page("/metrics")
             with pytest.raises(urllib.error.HTTPError, match="401"):
                 urllib.request.urlopen(f"{a.http}/json/state", timeout=SOON)
 

@@ -161,13 +161,15 @@ class Credentials:
         return of_prefix(self.tls)
 
     def address(self, address: str) -> str:
-        """Return an address with its scheme.
+        """Return an address with its scheme; the URL of a registry as it is.
 
         Raises
         ------
         click.UsageError
             It has TLS, and there are no certificates; or it has no port.
         """
+        if address.startswith("static:"):
+            return address
         if "://" in address:
             if address.startswith("treadle+tls://") and self.tls is None:
                 raise click.UsageError(

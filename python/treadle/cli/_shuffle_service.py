@@ -7,9 +7,9 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,6 +30,9 @@ from treadle.cli._values import Seconds, limit_of
 from treadle.common._memory_limit import HELP, disk_limit_of, memory_limit_of
 from treadle.common._own_address import reachable
 
+if TYPE_CHECKING:
+    from treadle.shuffle import Service
+
 __all__ = ["shuffle_master", "shuffle_server"]
 
 PORT = 7790
@@ -37,6 +40,8 @@ PORT = 7790
 _TICK = 0.1
 # Seconds between attempts to reach a master that is not there.
 _PAUSE = 1.0
+# Seconds for a registry to answer a master that begins.
+_REGISTRY = 60.0
 # Seconds between two lines about what a server that leaves waits for.
 _TELL = 5.0
 
@@ -65,6 +70,12 @@ _TELL = 5.0
     metavar="HOST:PORT",
     help="Another address of this master: a forwarded port, a container, a service. May be repeated.",
 )
+@click.option(
+    "--registry",
+    metavar="URL",
+    help="Where servers register instead of here: zk://HOST/PATH, etcd://HOST/PREFIX, static:HOST:PORT or "
+    "static:/FILE. For programs that have no masters of their own.",
+)
 @journal_option
 @supervised_option
 @log_options
@@ -72,6 +83,7 @@ _TELL = 5.0
 @click.argument("address", default=f"127.0.0.1:{PORT}", metavar="[ADDRESS]")
 def shuffle_master(
     address: str,
+    registry: str | None,
     timeout: float,
     lease: float,
     contact_address: tuple[str, ...],
@@ -90,7 +102,9 @@ def shuffle_master(
     ends, so do the shuffles of programs that have no master of their own, and no others.
     """
     credentials = Credentials.of_options(tls, insecure, secret_file)
-    with clear_errors():
+    if registry is not None:
+        _refuse_master(registry)
+    with _clear_errors():
         from treadle import _core
         from treadle.shuffle._journal import default_path
         from treadle.shuffle.service._journal_writer import Keeper
@@ -101,6 +115,9 @@ def shuffle_master(
             timeout=timeout,
             lease=lease,
             told=True,
+            registry=registry,
+            name=f"{socket.gethostname()}-{os.getpid()}",
+            patience=_REGISTRY,
             **credentials.of_connections(),
         )
         keeper: Keeper | None = None
@@ -142,6 +159,14 @@ def shuffle_master(
     "--domain",
     help="What fails together: the copies of a row are in different domains. By default the host.",
 )
+@click.option(
+    "--rack", default="", help="In which rack it is; for people and for rules of placement."
+)
+@click.option(
+    "--host-kind",
+    default="",
+    help="What kind of host it is, such as ssd; for people and for rules of placement.",
+)
 @click.option("--name", help="Unique in the service; by default the host and the process id.")
 @click.option(
     "--weight",
@@ -171,8 +196,8 @@ def shuffle_master(
     "--death-timeout",
     type=Seconds(0.0),
     metavar="SECONDS",
-    help="How long to wait for the master, in the beginning and when it was lost; for ever by "
-    "default.",
+    help="How long to wait for the master or the registry, in the beginning and when it was lost; for ever "
+    "by default.",
 )
 @click.option(
     "--drain",
@@ -182,13 +207,15 @@ def shuffle_master(
 @supervised_option
 @log_options
 @security_options
-@click.argument("master", metavar="MASTER_ADDRESS")
+@click.argument("registry", metavar="REGISTRY")
 def shuffle_server(
-    master: str,
+    registry: str,
     directories: tuple[str, ...],
     memory_limit: str,
     disk_limit: str,
     domain: str | None,
+    rack: str,
+    host_kind: str,
     name: str | None,
     weight: int,
     listen: str | None,
@@ -205,32 +232,39 @@ def shuffle_server(
     insecure: bool,
     secret_file: str | None,
 ) -> None:
-    """Run a server of the shuffle service whose master is at MASTER_ADDRESS.
+    """Run a server of the shuffle service, which registers at REGISTRY.
+
+    REGISTRY is the address of a shuffle master, or zk://HOST/PATH, etcd://HOST/PREFIX, static:HOST:PORT or
+    static:/FILE. Credentials of ZooKeeper and etcd come from the environment: TREADLE_REGISTRY_USER,
+    TREADLE_REGISTRY_PASSWORD_FILE, TREADLE_REGISTRY_CA.
 
     On SIGTERM it leaves in order: its rows are copied to other servers first. A second SIGTERM, or
     Ctrl-C, ends it at once. When the master is lost, the server drops what that has here, goes on for the
-    masters of other applications, and joins the next one at the same address.
+    masters of other applications, and joins the next one at the same address. When another registry is lost, it
+    goes on for all masters, and registers again.
     """
     credentials = Credentials.of_options(tls, insecure, secret_file)
-    master = credentials.address(master)
+    registry = credentials.address(registry)
     if drain:
         if name is None:
             raise click.UsageError("--drain needs --name: which server is to leave")
         with _clear_errors():
-            _drain(master, credentials, name, drain_timeout)
+            _drain(registry, credentials, name, drain_timeout)
         return
     from treadle.common._settings import temporary_directory
 
     options = {
         "name": name or f"{socket.gethostname()}-{os.getpid()}",
         "domain": domain or socket.gethostname(),
+        "rack": rack,
+        "host_kind": host_kind,
         "directories": list(directories) or [temporary_directory()],
         # Without a limit, what the machine has is one.
         "memory": limit_of(memory_limit_of, memory_limit, "--memory-limit", 0.5)
         or memory_limit_of(1, "--memory-limit"),
         "disk": limit_of(disk_limit_of, disk_limit, "--disk-limit") or 2**63,
         "weight": weight,
-        "listen": credentials.address(listen or reachable(master)),
+        "listen": credentials.address(listen or reachable(registry)),
         "contact": [credentials.address(contact_address)] if contact_address else [],
         **pages_of(http, (), http_token_file),
         **credentials.of_connections(),
@@ -243,7 +277,7 @@ def shuffle_server(
         ending = Ending()
         log = LogFile(log_file, log_file_size)
         try:
-            while _serve(master, options, ending, log, death_timeout, drain_timeout, credentials):
+            while _serve(registry, options, ending, log, death_timeout, drain_timeout, credentials):
                 # Where to log to is said once.
                 log = LogFile(None, log_file_size)
         finally:
@@ -255,15 +289,25 @@ def _clear_errors() -> Iterator[None]:
     """Turn what can go wrong with a service into a message and exit status 1."""
     from treadle.shuffle import ShuffleError
 
-    with clear_errors("is the shuffle master running?"):
+    with clear_errors("is the shuffle master or the registry running?"):
         try:
             yield
         except ShuffleError as error:
             raise click.ClickException(str(error)) from None
 
 
+def _refuse_master(registry: str) -> None:
+    from treadle.shuffle.service._registries import is_registry
+
+    if not is_registry(registry):
+        raise click.UsageError(
+            f"--registry {registry}: give zk://HOST/PATH, etcd://HOST/PREFIX, static:HOST:PORT or static:/FILE. Servers "
+            "and programs take the address of a shuffle master as it is"
+        )
+
+
 def _serve(
-    master: str,
+    registry: str,
     options: dict[str, Any],
     ending: Ending,
     log: LogFile,
@@ -272,7 +316,7 @@ def _serve(
     credentials: Credentials,
 ) -> bool:
     """Serve until this process is to end, or the master is lost; return whether it is to go on."""
-    server = _joined(master, options, ending, death_timeout)
+    server = _joined(registry, options, ending, death_timeout)
     if server is None:
         return False
     try:
@@ -288,7 +332,7 @@ def _serve(
             if server.drained:
                 return False
         if not ending.now:
-            waits = partial(_what_it_waits_for, master, credentials, options["name"])
+            waits = partial(_what_it_waits_for, registry, credentials, options["name"])
             _leave(server, ending, drain_timeout, waits)
     finally:
         server.close()
@@ -296,7 +340,7 @@ def _serve(
 
 
 def _joined(
-    master: str, options: dict[str, Any], ending: Ending, death_timeout: float | None
+    registry: str, options: dict[str, Any], ending: Ending, death_timeout: float | None
 ) -> Any:
     """Return a server that has joined, or ``None`` if this process is to end."""
     from treadle import _core
@@ -305,12 +349,12 @@ def _joined(
     said = False
     while not ending.asked:
         try:
-            return _core.ShuffleServer(master, **options, timeout=30.0, patience=death_timeout)
+            return _core.ShuffleServer(registry, **options, timeout=30.0, patience=death_timeout)
         except (OSError, TimeoutError) as error:
             if until is not None and time.monotonic() >= until:
                 raise
             if not said:
-                click.echo(f"Waiting for the shuffle master: {error}", err=True)
+                click.echo(f"Waiting for the shuffle master or the registry: {error}", err=True)
             said = True
         left = _PAUSE
         while left > 0 and not ending.asked:
@@ -321,17 +365,15 @@ def _joined(
 
 def _leave(server: Any, ending: Ending, patience: float, waits: Callable[[], str | None]) -> None:
     """Wait until what is here is copied elsewhere; say what that waits for."""
-    # Without a master there is nobody to copy for.
-    with suppress(OSError, RuntimeError):
-        server.drain()
-        telling = _Telling()
-        until = time.monotonic() + patience
-        while not ending.now and not server.drained and time.monotonic() < until:
-            if server.ended(_TICK) is not None:
-                return
-            telling.tell(waits)
-        if not server.drained:
-            click.echo("it ends before all of its rows are copied elsewhere", err=True)
+    server.drain()
+    telling = _Telling()
+    until = time.monotonic() + patience
+    while not ending.now and not server.drained and time.monotonic() < until:
+        if server.ended(_TICK) is not None:
+            return
+        telling.tell(waits)
+    if not server.drained:
+        click.echo("it ends before all of its rows are copied elsewhere", err=True)
 
 
 class _Telling:
@@ -348,22 +390,29 @@ class _Telling:
         self._at = time.monotonic() + _TELL
 
 
-def _what_it_waits_for(master: str, credentials: Credentials, name: str) -> str | None:
-    """Ask the master what a server waits for that is to leave."""
-    from treadle.shuffle import Service, ShuffleError
+def _service(registry: str, credentials: Credentials) -> Service:
+    """Return a connection to who knows the servers: the master, or where there is none, one that begins with this."""
+    from treadle.shuffle import Service
+    from treadle.shuffle.service._registries import is_registry
+
+    connection = credentials.of_connections()
+    return Service(registry, own_master=is_registry(registry), **connection)
+
+
+def _what_it_waits_for(registry: str, credentials: Credentials, name: str) -> str | None:
+    """Ask a master what a server waits for that is to leave."""
+    from treadle.shuffle import ShuffleError
 
     try:
-        with Service(master, own_master=False, **credentials.of_connections()) as service:
+        with _service(registry, credentials) as service:
             return _what_keeps(name, service.state())
     except (OSError, ShuffleError) as error:
         return f"the rows of {name} are copied to other servers ({error})"
 
 
-def _drain(master: str, credentials: Credentials, name: str, patience: float) -> None:
+def _drain(registry: str, credentials: Credentials, name: str, patience: float) -> None:
     """Ask a server to leave, and wait until it has."""
-    from treadle.shuffle import Service
-
-    with Service(master, own_master=False, **credentials.of_connections()) as service:
+    with _service(registry, credentials) as service:
         service.drain(name)
         until = time.monotonic() + patience
         telling = _Telling()

@@ -26,7 +26,8 @@ def _scheduler_options(command: _Command) -> _Command:
     service = click.option(
         "--service",
         is_flag=True,
-        help="ADDRESS is that of `treadle shuffle-master`: show the shuffles of its service.",
+        help="ADDRESS is that of `treadle shuffle-master`: show the shuffles of its service. Or it is the URL of a "
+        "registry: ask the masters of all applications there.",
     )
     file = click.option(
         "--scheduler-file",
@@ -142,11 +143,31 @@ def _asked(
 
 def _asked_service(address: str, credentials: Credentials) -> Shuffles:
     from treadle.shuffle import Service
+    from treadle.shuffle.service._registries import is_registry
 
     connection = credentials.of_connections()
-    at = credentials.address(address)
-    with Service(at, own_master=False, timeout=_PATIENCE, **connection) as service:
-        return service.records()
+
+    def at(master: str) -> Shuffles:
+        with Service(master, own_master=False, timeout=_PATIENCE, **connection) as service:
+            return service.records()
+
+    address = credentials.address(address)
+    return _of_all(address, at) if is_registry(address) else at(address)
+
+
+def _of_all(registry: str, records_at: Callable[[str], Shuffles]) -> Shuffles:
+    """Return the records of the masters of all applications; name those that do not answer."""
+    from treadle.shuffle import ShuffleError
+    from treadle.shuffle._history import Shuffles
+    from treadle.shuffle.service._registries import masters
+
+    found = Shuffles()
+    for master in masters(registry, _PATIENCE):
+        try:
+            found.extend(records_at(master))
+        except (OSError, ShuffleError) as error:
+            click.echo(f"shuffles of the master at {master} are missing: {error}", err=True)
+    return found
 
 
 def _who(*, service: bool, **_: Any) -> str:

@@ -55,8 +55,9 @@ class Client(Viewing):
         Of each worker's process: bytes, ``"4 GiB"``, a share of the machine's memory such as 0.5 (1 is all
         of it), ``"auto"`` or 0 for no limit. Above 70 % of it, values are written to disk.
     shuffle_servers
-        Where shuffles keep their rows: the address of ``treadle shuffle-master``, whose servers keep each
-        row in two copies; or, without an address of a scheduler, how many servers to start. 0: at the workers.
+        Where shuffles keep their rows: the address of ``treadle shuffle-master``, or the URL of another registry of
+        shuffle servers (``zk://host/path``), which keep each row in two copies; or, without an address of a
+        scheduler, how many servers to start. 0: at the workers.
         By default what the cluster says, or ``treadle.shuffle.servers`` of Dask's configuration, or 0.
     secret
         What both sides must know: bytes or a string are the secret itself, a ``pathlib.Path`` is the

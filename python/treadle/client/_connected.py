@@ -194,7 +194,7 @@ class Connected(Waiting):
 
     @property
     def shuffle_servers(self) -> str | None:
-        """The address of the shuffle master at whose servers shuffles keep their rows.
+        """The address of the shuffle master, or the URL of the registry, at whose servers shuffles keep their rows.
 
         None: the workers keep them.
         """

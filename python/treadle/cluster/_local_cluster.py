@@ -128,7 +128,8 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         A worker that says nothing for so many seconds is lost.
     shuffle_servers
         How many shuffle servers to start: processes that keep the rows of shuffles, each row in two copies.
-        Or the address of ``treadle shuffle-master``, whose servers do it. By default workers keep them.
+        Or the address of ``treadle shuffle-master``, or the URL of another registry, whose servers do it. By default
+        workers keep them.
     """
 
     # Whether it waits at the beginning for its workers.

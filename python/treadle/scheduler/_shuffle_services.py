@@ -38,6 +38,12 @@ _MOST_RANGES = 10_000
 _kept: dict[tuple[str, int], Service] = {}
 
 
+class _OfCluster(Service):
+    """The connection of a cluster. No other process has a master of the cluster's application."""
+
+    _is_shared = False
+
+
 class ShuffleServices:
     """The services at which shuffles of this cluster are, by address.
 
@@ -190,8 +196,7 @@ class _At:
                 if not domains:
                     await _in_thread(service._native.finish, there, _PATIENCE)
                     raise ShuffleError(
-                        f"no shuffle server has joined the shuffle master at {self._address}: start "
-                        "`treadle shuffle-server`"
+                        f"there are no shuffle servers at {self._address}: start `treadle shuffle-server`"
                     )
                 if domains < _COPIES:
                     logger.warning(
@@ -250,7 +255,7 @@ class _At:
                 self._leave()
         if self._service is None:
             connect = partial(
-                Service,
+                _OfCluster,
                 self._address,
                 application=self._application,
                 timeout=_PATIENCE,
@@ -260,6 +265,8 @@ class _At:
                 service = await _in_thread(connect)
             except OSError as error:
                 raise unreachable(self._address, "the scheduler", error) from error
+            except ValueError as error:
+                raise ShuffleError(f"shuffle servers in the scheduler's process: {error}") from None
             try:
                 await self._adopt(service)
             except BaseException:

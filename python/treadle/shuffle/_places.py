@@ -14,6 +14,7 @@ from treadle.shuffle._p2p_errors import DamagedRows, OutOfDisk
 from treadle.shuffle._spec import ranges
 from treadle.shuffle.service._errors import DamagedRows as DamagedAtServers
 from treadle.shuffle.service._errors import NoRoom, RowsLost, ShuffleError, Superseded
+from treadle.shuffle.service._registries import is_registry
 from treadle.shuffle.service._service import Service
 from treadle.shuffle.service._shuffle import Shuffle
 
@@ -219,6 +220,8 @@ class Services:
 
 def unreachable(address: str, whence: str, error: OSError) -> OSError:
     """Return what is raised where a shuffle master cannot be reached."""
+    if is_registry(address):
+        return OSError(f"the shuffle servers of {address} cannot be used from {whence}: {error}")
     return OSError(
         f"the shuffle master at {address} cannot be reached from {whence}: {error}. Start "
         "`treadle shuffle-master` there, with the same secret or certificates"

@@ -25,7 +25,8 @@ const USAGE: &str = "usage: treadle-sim --seed N [--without GUARD]     one seed,
        treadle-sim --shuffle …                 the same for the shuffle plane, without --scaling, and
        treadle-sim --service …                 for the stand-alone shuffle service, and
        treadle-sim --masters …                 for applications with masters of their own there, and
-       treadle-sim --service --large           what its master takes for 40,000 × 40,000";
+       treadle-sim --service --large           what its master takes for 40,000 × 40,000
+       treadle-sim --masters --large           what those of 200 applications take on 1,000 servers";
 
 /// After so many failures it stops.
 const SHOWN: u64 = 10;
@@ -243,6 +244,10 @@ fn main() -> ExitCode {
     }
     if arguments.large && arguments.service {
         shuffle::large::report();
+        return ExitCode::SUCCESS;
+    }
+    if arguments.large && arguments.masters {
+        shuffle::large::report_of_many();
         return ExitCode::SUCCESS;
     }
     if arguments.scaling {

@@ -63,6 +63,8 @@ struct Shuffle {
     partitions: u32,
     outputs: Runs,
     copies: u32,
+    /// Each group has an epoch of its own, so that any server can get a copy of it.
+    has_epochs: bool,
     layout: ShuffleId,
     generation: Generation,
     opened: Generation,
@@ -236,7 +238,7 @@ impl Master {
     /// Where a partition is, for placing the task that reads it.
     pub fn home(&self, shuffle: ShuffleId, partition: u32) -> Option<ServerId> {
         let shuffle = self.shuffles.get(&shuffle)?;
-        if shuffle.copies > 1 {
+        if shuffle.has_epochs {
             let mut groups = shuffle.groups.values().rev();
             let group = groups.find(|group| group.partitions.contains(u64::from(partition)))?;
             return group.copies.first().copied();
@@ -307,6 +309,7 @@ impl Master {
             partitions: spec.partitions,
             outputs: spec.outputs,
             copies: spec.copies,
+            has_epochs: spec.copies > 1 || spec.is_handed_over,
             layout: key,
             generation: Generation(1),
             opened: Generation(1),
@@ -486,13 +489,13 @@ impl Master {
             }
             // Second copies are of whole groups: those of a server that has more than others must not all be
             // at one of the others.
-            let most = if shuffle.copies > 1 { MOST_GROUPS } else { 1 };
+            let most = if shuffle.has_epochs { MOST_GROUPS } else { 1 };
             let groups = times(places.weight(server)).clamp(1, most);
             for part in partitions.chunks(partitions.len().div_ceil(groups)) {
                 shuffle.open_group(server, part.iter().copied().collect(), &mut places);
             }
         }
-        if shuffle.copies > 1 && !shuffle.settle_copies(&mut places) {
+        if shuffle.has_epochs && !shuffle.settle_copies(&mut places) {
             return shuffle.plan = None;
         }
         if is_new {

@@ -296,7 +296,7 @@ impl Writer {
         let running = self.transfers.get_mut(&transfer);
         let plan = self.plans.get(&transfer.shuffle);
         let Some((asks, part)) = running.zip(plan).and_then(|(running, plan)| {
-            let asks = running.asks(plan, plan.group(group)?);
+            let asks = running.asks(plan, plan.group(group)?, false);
             Some((asks, running.parts.get_mut(&group)?))
         }) else {
             // The plan has changed meanwhile.

@@ -341,6 +341,7 @@ mod tests {
             outputs: Runs::range(0, 4),
             aligned: None,
             copies: 1,
+            is_handed_over: false,
             preferred: Vec::new(),
             committed: None,
         }

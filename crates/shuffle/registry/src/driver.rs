@@ -1,6 +1,7 @@
 //! The thread around the machines, for registries that are other servers: a runtime of one thread, in which each
-//! registration and each watch is a task with a session of its own.
+//! registration, each claim and each watch is a task with a session of its own.
 
+mod claim;
 mod register;
 mod runtime;
 mod watch;
@@ -15,7 +16,8 @@ use crate::entry::{Entry, Key};
 use crate::error::RegistryError;
 use crate::location::Location;
 use crate::machines::{Config, Failure};
-use crate::registry::{Registration, Registry, Watch};
+use crate::master::Master;
+use crate::registry::{Claim, Registration, Registry, Watch};
 use runtime::Runtime;
 
 /// A node as a registry has it.
@@ -55,6 +57,11 @@ pub(crate) trait Session: Sized + 'static {
     async fn write(&mut self, key: &Key, bytes: Vec<u8>) -> Result<(), Failure>;
     /// Removes a node, if it is there.
     async fn remove(&mut self, key: &Key) -> Result<(), Failure>;
+    /// Writes the node of a master, which goes when the session ends, unless there is another master: returns the
+    /// bytes of that.
+    async fn claim(&mut self, path: &str, bytes: &[u8]) -> Result<Option<Vec<u8>>, Failure>;
+    /// The nodes of all masters.
+    async fn masters(&mut self) -> Result<Vec<Node>, Failure>;
     async fn next(&mut self) -> Change;
     /// Ends it, so that the registry notices at once.
     async fn close(self);
@@ -94,8 +101,106 @@ impl<S: Session> Registry for Driven<S> {
         watch::start::<S>(&self.runtime, self.location.clone(), target, config)
     }
 
+    fn claim(&self, master: Master) -> Result<Option<Box<dyn Claim>>, RegistryError> {
+        let (target, config) = (self.target.clone(), self.config.clone());
+        claim::start::<S>(&self.runtime, self.location.clone(), master, target, config).map(Some)
+    }
+
+    fn masters(&self, timeout: Duration) -> Result<Vec<Master>, RegistryError> {
+        claim::masters::<S>(&self.runtime, &self.location, self.target.clone(), timeout)
+    }
+
     fn location(&self) -> String {
         self.location.clone()
+    }
+}
+
+/// The sessions of a registration or of a claim.
+struct Sessions<S> {
+    now: Option<S>,
+    /// One that was given up, and has the node still: it ends when the node is another one's.
+    before: Option<S>,
+}
+
+impl<S> Default for Sessions<S> {
+    fn default() -> Self {
+        Self {
+            now: None,
+            before: None,
+        }
+    }
+}
+
+impl<S: Session> Sessions<S> {
+    fn put_aside(&mut self) {
+        if let Some(session) = self.now.take() {
+            self.before.get_or_insert(session);
+        }
+    }
+
+    async fn close(&mut self, limit: Duration) {
+        close(&mut self.now, limit).await;
+        close(&mut self.before, limit).await;
+    }
+}
+
+/// Ends a session, if there is one.
+async fn close<S: Session>(session: &mut Option<S>, limit: Duration) {
+    if let Some(session) = session.take() {
+        let _ = tokio::time::timeout(limit, session.close()).await;
+    }
+}
+
+/// What the handle of a task knows of it.
+trait Withdrawing {
+    type Standing: Clone + PartialEq;
+
+    fn standing(&self) -> &Self::Standing;
+    /// It is to end.
+    fn withdraw(&mut self);
+    fn has_withdrawn(&self) -> bool;
+}
+
+/// Who holds it has the task go on.
+struct Handle<T: Withdrawing> {
+    shared: Arc<Shared<T>>,
+    location: String,
+    /// The thread lives as long as this.
+    _runtime: Arc<Runtime>,
+}
+
+impl<T: Withdrawing> Handle<T> {
+    /// Tells the task something.
+    fn tell(&self, change: impl FnOnce(&mut T)) {
+        change(&mut self.shared.lock());
+        self.shared.wake.notify_one();
+    }
+
+    fn now(&self) -> T::Standing {
+        self.shared.lock().standing().clone()
+    }
+
+    fn wait_for_another(&self, known: &T::Standing, timeout: Duration) -> T::Standing {
+        let is_known = |state: &mut T| state.standing() == known;
+        let state = self.shared.wait_while(timeout, is_known);
+        state.standing().clone()
+    }
+
+    fn end(&self, timeout: Duration) -> Result<(), RegistryError> {
+        self.tell(T::withdraw);
+        let goes_on = |state: &mut T| !state.has_withdrawn();
+        match self.shared.wait_while(timeout, goes_on).has_withdrawn() {
+            true => Ok(()),
+            false => Err(RegistryError::Late {
+                location: self.location.clone(),
+            }),
+        }
+    }
+}
+
+impl<T: Withdrawing> Drop for Handle<T> {
+    fn drop(&mut self) {
+        self.tell(T::withdraw);
     }
 }
 

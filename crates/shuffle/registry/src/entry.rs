@@ -37,6 +37,8 @@ pub struct Entry {
     pub oldest: u32,
     /// `None`: not known, in a static list.
     pub load: Option<Load>,
+    /// It was asked to leave, and gets no further partitions.
+    pub is_leaving: bool,
 }
 
 /// What changes while a server runs.

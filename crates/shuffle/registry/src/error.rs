@@ -61,6 +61,13 @@ pub enum RegistryError {
         what: &'static str,
         source: std::io::Error,
     },
+    #[error(
+        "{location} is a list of servers, and has no masters of applications: give the address of one instead, or use \
+         ZooKeeper or etcd"
+    )]
+    NoMasters { location: String },
+    #[error("{location} does not say which masters there are: {why}")]
+    Unanswered { location: String, why: String },
     #[error("the entry was not withdrawn from {location} in time: it goes when its session ends")]
     Late { location: String },
 }

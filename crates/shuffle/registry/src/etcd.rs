@@ -1,5 +1,5 @@
 //! etcd, by its gRPC interface, version 3. Each server has a key, `PREFIX/NAME/INCARNATION`, with a lease: it goes when
-//! the server does not keep that alive.
+//! the server does not keep that alive. So has a master, at `PREFIX/@masters/APPLICATION`, if it was the first.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,6 +18,7 @@ use crate::entry::Key;
 use crate::error::RegistryError;
 use crate::location::Cluster;
 use crate::machines::{Config, Failure};
+use crate::master::{MASTERS, is_masters};
 use crate::wire::escaped;
 
 mod proto {
@@ -26,17 +27,22 @@ mod proto {
 }
 
 use proto::auth_client::AuthClient;
+use proto::compare::{CompareTarget, TargetUnion};
 use proto::event::EventType;
 use proto::kv_client::KvClient;
 use proto::lease_client::LeaseClient;
+use proto::request_op::Request as Op;
+use proto::response_op::Response as Done;
 use proto::watch_client::WatchClient;
 use proto::watch_request::RequestUnion;
 use proto::{
-    AuthenticateRequest, DeleteRangeRequest, LeaseGrantRequest, LeaseKeepAliveRequest,
-    LeaseKeepAliveResponse, LeaseRevokeRequest, PutRequest, RangeRequest, WatchCreateRequest,
-    WatchRequest, WatchResponse,
+    AuthenticateRequest, Compare, DeleteRangeRequest, LeaseGrantRequest, LeaseKeepAliveRequest,
+    LeaseKeepAliveResponse, LeaseRevokeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
+    WatchCreateRequest, WatchRequest, WatchResponse,
 };
 
+/// A claim may appear and go between requests so often.
+const TRIES: usize = 5;
 /// So many keys are read at once: they stay below the 4 MiB that a message may have.
 const PAGE: i64 = 500;
 
@@ -149,6 +155,50 @@ impl Session {
         format!("{}/{name}/{incarnation}", self.prefix).into_bytes()
     }
 
+    /// Writes a key if a comparison with it holds. Returns what it has otherwise: `None` within, if it is not there.
+    async fn write_if(
+        &mut self,
+        key: &[u8],
+        target: CompareTarget,
+        with: TargetUnion,
+        value: &[u8],
+    ) -> Result<Result<(), Option<Vec<u8>>>, Failure> {
+        let operation = |request| RequestOp {
+            request: Some(request),
+        };
+        let put = PutRequest {
+            key: key.to_vec(),
+            value: value.to_vec(),
+            lease: self.lease().await?,
+        };
+        let read = RangeRequest {
+            key: key.to_vec(),
+            ..RangeRequest::default()
+        };
+        let compare = Compare {
+            target: target.into(),
+            key: key.to_vec(),
+            target_union: Some(with),
+            ..Compare::default()
+        };
+        let transaction = TxnRequest {
+            compare: vec![compare],
+            success: vec![operation(Op::RequestPut(put))],
+            failure: vec![operation(Op::RequestRange(read))],
+        };
+        let mut client = KvClient::new(self.channel.clone());
+        let done = client.txn(self.request(transaction)).await;
+        let done = done.map_err(failure)?.into_inner();
+        if done.succeeded {
+            return Ok(Ok(()));
+        }
+        let found = done.responses.into_iter().find_map(|op| match op.response {
+            Some(Done::ResponseRange(range)) => range.kvs.into_iter().next(),
+            _ => None,
+        });
+        Ok(Err(found.map(|pair| pair.value)))
+    }
+
     /// The lease of this session.
     async fn lease(&mut self) -> Result<i64, Failure> {
         if let Some(lease) = &self.lease {
@@ -243,6 +293,9 @@ impl Tree {
                 let kind = event.r#type();
                 let Some(pair) = event.kv else { continue };
                 let path = below(prefix, &pair.key);
+                if is_masters(&path) {
+                    continue;
+                }
                 self.changes.push_back(match kind {
                     EventType::Put => Change::Put(Node {
                         path,
@@ -317,7 +370,8 @@ impl Driven for Session {
 
     async fn read(&mut self) -> Result<Vec<Node>, Failure> {
         let start = format!("{}/", self.prefix);
-        let (nodes, revision) = self.range(start.clone()).await?;
+        let (mut nodes, revision) = self.range(start.clone()).await?;
+        nodes.retain(|node| !is_masters(&node.path));
         let create = WatchCreateRequest {
             range_end: after(start.as_bytes()),
             key: start.into_bytes(),
@@ -372,6 +426,34 @@ impl Driven for Session {
             .await
             .map_err(failure)?;
         Ok(())
+    }
+
+    async fn claim(&mut self, path: &str, bytes: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
+        let key = format!("{}/{path}", self.prefix).into_bytes();
+        for _ in 0..TRIES {
+            let absent = TargetUnion::CreateRevision(0);
+            let written = self.write_if(&key, CompareTarget::Create, absent, bytes);
+            match written.await? {
+                Ok(()) => return Ok(None),
+                Err(Some(other)) if other != bytes => return Ok(Some(other)),
+                Err(None) => continue,
+                Err(Some(_)) => {}
+            }
+            // It is ours, with this lease or with one that runs out.
+            let ours = TargetUnion::Value(bytes.to_vec());
+            let written = self.write_if(&key, CompareTarget::Value, ours, bytes);
+            if written.await? == Ok(()) {
+                return Ok(None);
+            }
+        }
+        Err(Failure {
+            why: format!("{path} changes as often as it is written"),
+            is_refusal: false,
+        })
+    }
+
+    async fn masters(&mut self) -> Result<Vec<Node>, Failure> {
+        Ok(self.range(format!("{}/{MASTERS}/", self.prefix)).await?.0)
     }
 
     async fn next(&mut self) -> Change {

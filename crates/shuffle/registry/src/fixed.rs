@@ -14,7 +14,8 @@ use crate::location::{Location, address};
 use crate::machines::{
     Config, Failure, Inbox, List, News, Standing, Watching, WatchingEffect, WatchingEvent,
 };
-use crate::registry::{Registration, Registry, Watch};
+use crate::master::Master;
+use crate::registry::{Claim, Registration, Registry, Watch};
 
 /// How often a file is looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -69,6 +70,16 @@ impl Registry for Fixed {
         }))
     }
 
+    fn claim(&self, _: Master) -> Result<Option<Box<dyn Claim>>, RegistryError> {
+        Ok(None)
+    }
+
+    fn masters(&self, _: Duration) -> Result<Vec<Master>, RegistryError> {
+        Err(RegistryError::NoMasters {
+            location: self.location(),
+        })
+    }
+
     fn location(&self) -> String {
         self.location.to_string()
     }
@@ -102,6 +113,12 @@ fn listed(location: &Location) -> Result<Servers, RegistryError> {
     Ok((entries, unreadable))
 }
 
+/// The first server of a list.
+pub(crate) fn first(location: &Location) -> Option<Address> {
+    let (entries, _) = listed(location).ok()?;
+    entries.first()?.address.parse().ok()
+}
+
 /// What is known of a server by its address.
 fn entry(address: &Address) -> Arc<Entry> {
     Arc::new(Entry {
@@ -118,6 +135,8 @@ struct Listed;
 impl Registration for Listed {
     fn refresh(&self, _: Load) {}
 
+    fn leave(&self) {}
+
     fn standing(&self) -> Standing {
         Standing::Registered
     }
@@ -130,7 +149,7 @@ impl Registration for Listed {
     }
 
     /// It stays in the list.
-    fn withdraw(self: Box<Self>, _: Duration) -> Result<(), RegistryError> {
+    fn withdraw(&self, _: Duration) -> Result<(), RegistryError> {
         Ok(())
     }
 }

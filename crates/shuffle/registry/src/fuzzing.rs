@@ -1,8 +1,8 @@
 //! What the fuzz target calls: any bytes as a node of a registry.
 
-use crate::wire::{decode_entry, encode_entry};
+use crate::wire::{decode_entry, decode_master, encode_entry, encode_master};
 
-/// Takes an entry apart, and packs what it held again. The checksum is made right: a fuzzer does not find it.
+/// Takes an entry or a master apart, and packs what it held again. The checksum is made right: a fuzzer does not find it.
 ///
 /// # Panics
 /// When the decoder breaks its word.
@@ -24,6 +24,9 @@ fn again(bytes: &[u8]) {
         let (name, incarnation) = entry.key().path();
         assert_eq!(crate::Key::of_path(&name, &incarnation), Some(entry.key()));
     }
+    if let Ok(master) = decode_master(bytes) {
+        assert_eq!(decode_master(&encode_master(&master)), Ok(master));
+    }
 }
 
 #[cfg(test)]
@@ -42,8 +45,8 @@ mod tests {
 
     use super::damaged::damaged;
     use super::{corpus, registry};
-    use crate::wire::encode_entry;
-    use crate::{Entry, Load};
+    use crate::wire::{encode_entry, encode_master};
+    use crate::{Entry, Load, Master};
 
     fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         let least = Entry {
@@ -66,12 +69,19 @@ mod tests {
                 waiting: 3,
                 is_full: true,
             }),
+            is_leaving: true,
             ..least.clone()
+        };
+        let master = Master {
+            application: u64::MAX,
+            address: "treadle://127.0.0.1:9".into(),
+            number: 1 << 30,
         };
         let whole = encode_entry(&most);
         vec![
             ("least", encode_entry(&least)),
             ("payload", whole[8..].to_vec()),
+            ("master", encode_master(&master)),
             ("most", whole),
         ]
     }

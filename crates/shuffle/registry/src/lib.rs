@@ -10,6 +10,7 @@
 //! | --- | --- |
 //! | `registry` | what each kind of registry does, for a server and for a master |
 //! | `entry` | what a registry has of a server |
+//! | `master` | where the master of an application is |
 //! | `wire` | entries as bytes, and their names in registries' trees |
 //! | `location` | where a registry is, as people write it |
 //! | `credentials` | who a process is to a registry |
@@ -33,6 +34,7 @@ mod fixed;
 pub mod fuzzing;
 mod location;
 mod machines;
+mod master;
 mod registry;
 mod wire;
 #[cfg(feature = "zookeeper")]
@@ -43,11 +45,15 @@ pub use entry::{Entry, Key, LONGEST_ADDRESS, LONGEST_NAME, Load};
 pub use error::{LocationError, RegistryError};
 pub use location::{Cluster, Location};
 pub use machines::{
-    Config, Failure, Guard, Inbox, List, News, Registering, RegisteringEffect, RegisteringEvent,
-    Rival, Standing, Watching, WatchingEffect, WatchingEvent,
+    ClaimStanding, Claiming, ClaimingEffect, ClaimingEvent, Config, Failure, Guard, Inbox, List,
+    News, Registering, RegisteringEffect, RegisteringEvent, Rival, Standing, Watching,
+    WatchingEffect, WatchingEvent,
 };
-pub use registry::{Registration, Registry, Watch};
-pub use wire::{EntryError, LONGEST_ENTRY, decode_entry, encode_entry};
+pub use master::Master;
+pub use registry::{Claim, Registration, Registry, Watch};
+pub use wire::{
+    EntryError, LONGEST_ENTRY, decode_entry, decode_master, encode_entry, encode_master,
+};
 
 /// The client of a registry that is not built in.
 ///

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use treadle_net::Address;
 
 use crate::error::LocationError;
+use crate::fixed;
 
 /// The most hosts of a registry, and the most addresses in a URL of a static list.
 const MOST_HOSTS: usize = 1_000;
@@ -43,6 +44,18 @@ pub struct Cluster {
     pub tls: bool,
 }
 
+impl Location {
+    /// The first server that it names: who reaches the registry reaches that. `None`: its file names none.
+    pub fn first(&self) -> Option<Address> {
+        match self {
+            Self::BuiltIn(address) => Some(address.clone()),
+            Self::ZooKeeper(cluster) | Self::Etcd(cluster) => cluster.hosts.first()?.parse().ok(),
+            Self::List(addresses) => addresses.first().cloned(),
+            Self::File(_) => fixed::first(self),
+        }
+    }
+}
+
 impl FromStr for Location {
     type Err = LocationError;
 
@@ -51,7 +64,7 @@ impl FromStr for Location {
             return Err(LocationError::Long(text.len()));
         }
         if let Some(list) = text.strip_prefix("static:") {
-            return fixed(list);
+            return listed(list);
         }
         let Some((scheme, rest)) = text.split_once("://") else {
             return Err(LocationError::Scheme(scheme_of(text).to_owned()));
@@ -80,7 +93,7 @@ fn scheme_of(text: &str) -> &str {
     if text.contains('@') { "" } else { scheme }
 }
 
-fn fixed(list: &str) -> Result<Location, LocationError> {
+fn listed(list: &str) -> Result<Location, LocationError> {
     if list.starts_with(['/', '.']) {
         return Ok(Location::File(list.into()));
     }
@@ -200,6 +213,21 @@ mod tests {
             assert_eq!(location.to_string(), displayed);
             assert_eq!(displayed.parse(), Ok(location));
         }
+    }
+
+    #[test]
+    fn the_first_server_is_who_is_reached() {
+        for (text, host, port) in [
+            ("treadle+tls://h:7790", "h", 7790),
+            ("zk://a,b:99/c", "a", 2181),
+            ("etcd+tls://[::1]:9/treadle", "::1", 9),
+            ("static:treadle+tls://a:1,b:2", "a", 1),
+        ] {
+            let first = text.parse::<Location>().unwrap().first().unwrap();
+            assert_eq!((&*first.host, first.port), (host, port), "{text}");
+        }
+        let nowhere: Location = "static:/nowhere/servers".parse().unwrap();
+        assert_eq!(nowhere.first(), None);
     }
 
     #[test]

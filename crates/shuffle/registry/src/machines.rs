@@ -6,6 +6,7 @@
 //! | module | concept |
 //! | --- | --- |
 //! | `attempts` | pauses between attempts to reach a registry |
+//! | `claiming` | a master's side: of one application there is one master |
 //! | `flapping` | servers that leave again and again |
 //! | `inbox` | news that a master has not read yet |
 //! | `registering` | a server's side: register, refresh, withdraw |
@@ -13,6 +14,7 @@
 
 mod attempts;
 mod check;
+mod claiming;
 mod config;
 mod flapping;
 mod inbox;
@@ -22,6 +24,7 @@ mod tests;
 
 mod watching;
 
+pub use claiming::{ClaimStanding, Claiming, ClaimingEffect, ClaimingEvent};
 pub use config::{Config, Guard};
 pub use inbox::Inbox;
 pub use registering::{Registering, RegisteringEffect, RegisteringEvent, Rival, Standing};

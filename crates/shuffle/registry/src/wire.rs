@@ -1,8 +1,9 @@
-//! Entries as bytes, and their names in registries' trees.
+//! Entries and masters as bytes, and their names in registries' trees.
 
 use treadle_codec::{Detacher, Schema, Wire, WireError, wire_struct};
 
 use crate::entry::{Entry, Key, Load};
+use crate::master::Master;
 
 treadle_codec::generated! {
     /// The messages of `proto/registry.proto`.
@@ -23,8 +24,10 @@ impl Schema for Registry {}
 wire_struct! { Registry:
     Entry => proto::Entry {
         name, incarnation, address, domain, rack, version, host_kind, weight, newest, oldest, load,
+        is_leaving,
     } check Entry::checked;
     Load => proto::Load { free, held, waiting, is_full };
+    Master => proto::Master { application, address, number } check Master::checked;
 }
 
 /// Why the bytes of a node are no entry.
@@ -49,8 +52,16 @@ pub enum EntryError {
 
 /// The bytes of an entry.
 pub fn encode_entry(entry: &Entry) -> Vec<u8> {
-    let message = Registry::to_wire::<proto::Entry, _>(entry);
-    let payload = prost::Message::encode_to_vec(&message);
+    framed(&Registry::to_wire::<proto::Entry, _>(entry))
+}
+
+/// The bytes of a master.
+pub fn encode_master(master: &Master) -> Vec<u8> {
+    framed(&Registry::to_wire::<proto::Master, _>(master))
+}
+
+fn framed(message: &impl prost::Message) -> Vec<u8> {
+    let payload = message.encode_to_vec();
     let mut bytes = Vec::with_capacity(HEAD + payload.len());
     bytes.extend_from_slice(MAGIC);
     bytes.extend_from_slice(&checksum(&payload).to_le_bytes());
@@ -63,6 +74,22 @@ pub fn encode_entry(entry: &Entry) -> Vec<u8> {
 /// # Errors
 /// For bytes of something else, damaged ones, and fields without a meaning.
 pub fn decode_entry(bytes: &[u8]) -> Result<Entry, EntryError> {
+    let payload = unframed(bytes)?;
+    let message: proto::Entry = prost::Message::decode(payload).map_err(WireError::from)?;
+    Ok(Entry::of_wire(message, Detacher::new(payload.len()))?)
+}
+
+/// The master with these bytes.
+///
+/// # Errors
+/// As [`decode_entry`].
+pub fn decode_master(bytes: &[u8]) -> Result<Master, EntryError> {
+    let payload = unframed(bytes)?;
+    let message: proto::Master = prost::Message::decode(payload).map_err(WireError::from)?;
+    Ok(Master::of_wire(message, Detacher::new(payload.len()))?)
+}
+
+fn unframed(bytes: &[u8]) -> Result<&[u8], EntryError> {
     if bytes.len() > LONGEST_ENTRY {
         return Err(EntryError::Long(bytes.len()));
     }
@@ -71,8 +98,7 @@ pub fn decode_entry(bytes: &[u8]) -> Result<Entry, EntryError> {
     if u32::from_le_bytes(*sum) != checksum(payload) {
         return Err(EntryError::Damaged);
     }
-    let message: proto::Entry = prost::Message::decode(payload).map_err(WireError::from)?;
-    Ok(Entry::of_wire(message, Detacher::new(payload.len()))?)
+    Ok(payload)
 }
 
 fn checksum(payload: &[u8]) -> u32 {

@@ -1,13 +1,14 @@
 //! ZooKeeper. Each server has an ephemeral node, `PATH/NAME/INCARNATION`: it goes with the server's session. `NAME`
-//! is a container: ZooKeeper removes it some time after its last node.
+//! is a container: ZooKeeper removes it some time after its last node. A master has `PATH/@masters/APPLICATION`, if it
+//! was the first.
 //!
 //! The client reconnects by itself, and keeps a server's session as long as that is possible.
 
 use std::collections::VecDeque;
 
 use zookeeper_client::{
-    Acls, AddWatchMode, Client, Connector, CreateMode, Error, EventType, PersistentWatcher,
-    SessionState, StateWatcher, TlsOptions, WatchedEvent,
+    Acls, AddWatchMode, Client, Connector, CreateMode, Error, EventType, MultiWriteError,
+    PersistentWatcher, SessionState, StateWatcher, TlsOptions, WatchedEvent,
 };
 
 use crate::credentials::Credentials;
@@ -16,6 +17,7 @@ use crate::entry::Key;
 use crate::error::RegistryError;
 use crate::location::Cluster;
 use crate::machines::{Config, Failure};
+use crate::master::{MASTERS, is_masters};
 use crate::wire::escaped;
 
 /// So many requests are under way at once while a list is read.
@@ -96,6 +98,33 @@ impl Session {
         failure(&self.path, error)
     }
 
+    /// Makes the folder of a node.
+    async fn make(&self, folder: &str) -> Result<(), Failure> {
+        let persistent = CreateMode::Persistent.with_acls(self.acls());
+        let base = self.client.mkdir(&self.path, &persistent).await;
+        base.map_err(|error| self.failed(error))?;
+        let container = CreateMode::Container.with_acls(self.acls());
+        match self.client.create(folder, &[], &container).await {
+            Ok(_) | Err(Error::NodeExists | Error::NoNode) => Ok(()),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    /// Has a node belong to this session that another one has. `false`: it has changed meanwhile.
+    async fn take_over(&self, node: &str, version: i32, bytes: &[u8]) -> Result<bool, Failure> {
+        let acls = self.acls();
+        let options = CreateMode::Ephemeral.with_acls(acls);
+        let mut both = self.client.new_multi_writer();
+        let added = both.add_delete(node, Some(version));
+        let added = added.and_then(|()| both.add_create(node, bytes, &options));
+        added.map_err(|error| self.failed(error))?;
+        match both.commit().await {
+            Ok(_) => Ok(true),
+            Err(MultiWriteError::OperationFailed { .. }) => Ok(false),
+            Err(MultiWriteError::RequestFailed { source }) => Err(self.failed(source)),
+        }
+    }
+
     /// The children of paths; none of those that are not there.
     async fn children(&self, paths: &[String]) -> Result<Vec<Vec<String>>, Failure> {
         let mut all = Vec::with_capacity(paths.len());
@@ -143,7 +172,7 @@ impl Session {
     async fn take_event(&mut self) -> Option<Change> {
         let event = self.events.front()?;
         let path = self.below(&event.path).unwrap_or_default().to_owned();
-        let is_entry = path.split('/').count() == 2;
+        let is_entry = path.split('/').count() == 2 && !is_masters(&path);
         let change = match event.event_type {
             EventType::NodeDeleted if is_entry => Some(Change::Gone(path)),
             EventType::NodeCreated | EventType::NodeDataChanged if is_entry => {
@@ -191,6 +220,7 @@ impl Driven for Session {
         }
         let names = self.children(std::slice::from_ref(&self.path)).await?;
         let names = names.into_iter().flatten();
+        let names = names.filter(|name| !is_masters(name));
         let names: Vec<_> = names.map(|name| format!("{}/{name}", self.path)).collect();
         let children = self.children(&names).await?;
         let mut paths = Vec::with_capacity(names.len());
@@ -238,16 +268,7 @@ impl Driven for Session {
                 }
                 // It is of a session of ours that ends soon: it would go with that.
                 Err(Error::NodeExists) => self.remove(key).await?,
-                Err(Error::NoNode) => {
-                    let persistent = CreateMode::Persistent.with_acls(self.acls());
-                    let base = self.client.mkdir(&self.path, &persistent).await;
-                    base.map_err(|error| self.failed(error))?;
-                    let container = CreateMode::Container.with_acls(self.acls());
-                    match self.client.create(folder, &[], &container).await {
-                        Ok(_) | Err(Error::NodeExists | Error::NoNode) => {}
-                        Err(error) => return Err(self.failed(error)),
-                    }
-                }
+                Err(Error::NoNode) => self.make(folder).await?,
                 Err(error) => return Err(self.failed(error)),
             }
         }
@@ -262,6 +283,48 @@ impl Driven for Session {
             Ok(()) | Err(Error::NoNode) => Ok(()),
             Err(error) => Err(self.failed(error)),
         }
+    }
+
+    async fn claim(&mut self, path: &str, bytes: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
+        let node = format!("{}/{path}", self.path);
+        for _ in 0..TRIES {
+            let options = CreateMode::Ephemeral.with_acls(self.acls());
+            match self.client.create(&node, bytes, &options).await {
+                Ok(_) => return Ok(None),
+                Err(Error::NodeExists) => {}
+                Err(Error::NoNode) => {
+                    self.make(&format!("{}/{MASTERS}", self.path)).await?;
+                    continue;
+                }
+                Err(error) => return Err(self.failed(error)),
+            }
+            let (there, stat) = match self.client.get_data(&node).await {
+                Ok(found) => found,
+                Err(Error::NoNode) => continue,
+                Err(error) => return Err(self.failed(error)),
+            };
+            if there != bytes {
+                return Ok(Some(there));
+            }
+            // It is ours: of this session, or of one that ends soon.
+            if stat.ephemeral_owner == self.client.session_id().0
+                || self.take_over(&node, stat.version, bytes).await?
+            {
+                return Ok(None);
+            }
+        }
+        Err(Failure {
+            why: format!("{node} changes as often as it is written"),
+            is_refusal: false,
+        })
+    }
+
+    async fn masters(&mut self) -> Result<Vec<Node>, Failure> {
+        let folder = format!("{}/{MASTERS}", self.path);
+        let names = self.children(std::slice::from_ref(&folder)).await?;
+        let names = names.into_iter().flatten();
+        let paths: Vec<_> = names.map(|name| format!("{folder}/{name}")).collect();
+        self.nodes(&paths).await
     }
 
     async fn next(&mut self) -> Change {

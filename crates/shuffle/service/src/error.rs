@@ -1,6 +1,7 @@
 //! What can go wrong in a process of the service.
 
 use treadle_net::NetError;
+use treadle_shuffle_registry::RegistryError;
 
 use crate::server::WORKING;
 
@@ -19,6 +20,12 @@ pub enum ServiceError {
     /// The application has a master already, at this address.
     #[error("the application has a master already, at {0}")]
     Elsewhere(String),
+    /// A registry refuses, or does not answer.
+    #[error("{0}")]
+    Registry(String),
+    /// A registry cannot be used so.
+    #[error(transparent)]
+    Unusable(#[from] RegistryError),
     /// Nothing was heard for so long.
     #[error("the shuffle master has not answered in time")]
     Late,

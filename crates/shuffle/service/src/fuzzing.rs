@@ -103,6 +103,8 @@ mod tests {
             room: Some(room),
             newest: 3,
             oldest: 1,
+            rack: "r/7".into(),
+            host_kind: "ssd".into(),
         };
         let answer = Answer {
             number: 7,

@@ -43,11 +43,10 @@ mod wire;
 use treadle_shuffle::Config;
 
 pub use error::ServiceError;
-pub use master::{MasterOptions, ShuffleMaster};
+pub use master::{MasterOptions, RegistryOptions, ShuffleMaster};
 pub use member::{About, Member, MemberOptions};
 pub use observer::Observer;
 pub use server::{ServerOptions, ShuffleServer};
-pub use servers::{Learn, ServerEntry};
 
 /// The service of connections to the master, in their handshake.
 pub const SERVICE: u32 = 3;

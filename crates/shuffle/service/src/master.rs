@@ -2,6 +2,7 @@
 
 mod known;
 mod links;
+mod listed;
 mod membership;
 mod questions;
 mod registered;
@@ -9,27 +10,27 @@ mod registry;
 mod state;
 mod visitor;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use serde_json::Value as Json;
 use tracing::{error, info};
 use treadle_host::{Service, ServiceHost, Services};
 use treadle_net::{Address, ClusterId, Offer, Options, Wait};
 use treadle_reactor::awake;
 use treadle_reactor::thread::{self, lock};
 use treadle_security::secret::random;
-use treadle_shuffle::{ApplicationId, Leases, Master as Machine};
+use treadle_shuffle::{ApplicationId, Tenant};
+use treadle_shuffle_registry::Location;
 
 use crate::master::links::Links;
-use crate::master::registry::Registry;
+use crate::master::listed::Listed;
 use crate::master::state::State;
 use crate::master::visitor::Members;
 use crate::member::{Member as Registered, MemberOptions};
-use crate::records::Records;
-use crate::servers::ServerEntry;
-use crate::{LINKS, SERVICE, ServiceError, config};
+use crate::{LINKS, SERVICE, ServiceError};
 
 /// How often leases are looked at.
 const TICK: Duration = Duration::from_millis(250);
@@ -57,9 +58,19 @@ pub struct MasterOptions {
     pub lease: Duration,
     /// Whether the log says which servers come and go.
     pub is_told: bool,
-    /// The master is that of one application, and learns of servers from a registry: another master. What it is
-    /// there; `None`: servers join this one.
-    pub registry: Option<MemberOptions>,
+    /// Where the master learns of servers. `None`: they join this one.
+    pub registry: Option<RegistryOptions>,
+}
+
+/// The registry of a master's servers, and what the master is there.
+#[derive(Clone, Debug)]
+pub struct RegistryOptions {
+    /// Another master, or another kind of registry.
+    pub location: Location,
+    /// For people.
+    pub name: String,
+    /// The one application that it is the master of. `None`: that of any; another master does not take it so.
+    pub application: Option<ApplicationId>,
 }
 
 /// A master. Dropping it ends it.
@@ -75,6 +86,8 @@ struct Inner {
     contact: String,
     /// Its connections to servers that have registered elsewhere.
     links: Option<Links>,
+    /// The registry of these, if that is no master.
+    listed: OnceLock<Arc<Listed>>,
     state: Mutex<State>,
     over: Mutex<bool>,
     ended: Condvar,
@@ -85,15 +98,21 @@ impl ShuffleMaster {
     ///
     /// # Errors
     /// When the address or the options are at fault, or the port is taken; the registry cannot be reached, or
-    /// refuses the master; the application has another one ([`ServiceError::Elsewhere`]).
+    /// refuses the master; the application has another one ([`ServiceError::Elsewhere`]); the registry is a master,
+    /// and this is no application's.
     pub fn start(options: MasterOptions, wait: &mut Wait<'_>) -> Result<Self, ServiceError> {
         let number = number();
-        let (mut options, mut member) = (options, None);
-        if let Some(registry) = &options.registry {
-            let registry = Registered::connect(registry.clone(), wait)?;
+        let mut options = options;
+        let registry = options.registry.take();
+        let joined = registry.as_ref().map(|it| member_of(it, &options.net));
+        let joined = joined.transpose()?.flatten();
+        let member = joined
+            .clone()
+            .map(|joined| Registered::connect(joined, wait));
+        let member = member.transpose()?;
+        if let Some(member) = &member {
             // What is taken for a silence is one everywhere.
-            options.timeout = registry.timeout();
-            member = Some(registry);
+            options.timeout = member.timeout();
         }
         let cluster = ClusterId::random();
         let mut net = Options {
@@ -110,7 +129,7 @@ impl ShuffleMaster {
         let host = ServiceHost::bind(&options.address, &net)?;
         let contact = options.net.contact.first().unwrap_or(host.address());
         let contact = contact.to_string();
-        let links = options.registry.as_ref().map(|registry| {
+        let links = registry.as_ref().map(|registry| {
             let mut to_servers = Options {
                 service: LINKS,
                 shared_memory: false,
@@ -118,34 +137,16 @@ impl ShuffleMaster {
                 ..options.net.clone()
             };
             to_servers.pair.timeout = options.timeout;
-            let application = registry.tenant.application.0;
-            Links::new(to_servers, registry.name.clone(), application)
+            Links::new(to_servers, registry.name.clone(), registry.application)
         });
-        let state = State {
-            number,
-            // Small shuffles of many masters do not all begin at the same server.
-            machine: Machine::beginning(config(), number as usize),
-            registry: Registry::default(),
-            leaving: BTreeSet::new(),
-            leases: Leases::new(options.lease),
-            records: Records::new(options.registry.is_some()),
-            members: BTreeMap::new(),
-            shuffles: BTreeMap::new(),
-            domains: HashMap::new(),
-            last_domain: 0,
-            last_member: 0,
-            last_shuffle: u64::from(number) << 32,
-            is_told: options.is_told,
-            timeout: options.timeout,
-            lease: options.lease,
-        };
         let inner = Arc::new(Inner {
             host,
             cluster,
             number,
             contact,
             links,
-            state: Mutex::new(state),
+            listed: OnceLock::new(),
+            state: Mutex::new(State::new(number, &options, joined.is_some())),
             over: Mutex::new(false),
             ended: Condvar::new(),
         });
@@ -168,25 +169,54 @@ impl ShuffleMaster {
         })
         .map_err(ServiceError::no_thread)?;
         let master = Self(inner);
-        if let (Some(registry), Some(member)) = (options.registry, member) {
-            master.register(registry, member)?;
+        match (registry, joined.zip(member)) {
+            (_, Some((joined, member))) => {
+                master.connect()?;
+                master.register(joined, member)?;
+            }
+            (Some(registry), None) => {
+                master.connect()?;
+                master.watch(&registry, wait)?;
+            }
+            (None, None) => {}
         }
         Ok(master)
     }
 
-    /// Registers it, and connects to the servers that the registry knows.
-    fn register(&self, registry: MemberOptions, member: Registered) -> Result<(), ServiceError> {
+    /// Connects to servers, as soon as it learns of them.
+    fn connect(&self) -> Result<(), ServiceError> {
         let inner = Arc::clone(&self.0);
         thread::start("treadle-links", move || {
             if let Some(links) = &inner.links {
                 inner.connect_servers(links);
             }
         })
-        .map_err(ServiceError::no_thread)?;
-        registered::register(&self.0, &registry, &member)?;
+        .map(drop)
+        .map_err(ServiceError::no_thread)
+    }
+
+    /// Learns of servers from a registry that is no master.
+    fn watch(&self, registry: &RegistryOptions, wait: &mut Wait<'_>) -> Result<(), ServiceError> {
+        let listed = Arc::new(Listed::begin(&self.0, registry)?);
+        let _ = self.0.listed.set(listed.clone());
+        listed.settle(&self.0, wait)?;
+        self.settle();
+        let weak = Arc::downgrade(&self.0);
+        thread::start("treadle-registry", move || listed::follow(&weak, &listed))
+            .map(drop)
+            .map_err(ServiceError::no_thread)
+    }
+
+    fn settle(&self) {
         if let Some(links) = &self.0.links {
             links.settle(SETTLE);
         }
+    }
+
+    /// Registers it with a master, and learns of the servers there.
+    fn register(&self, registry: MemberOptions, member: Registered) -> Result<(), ServiceError> {
+        registered::register(&self.0, &registry, &member)?;
+        self.settle();
         let weak = Arc::downgrade(&self.0);
         let follow = move || registered::follow(&weak, &registry, member);
         thread::start("treadle-registry", follow)
@@ -197,11 +227,6 @@ impl ShuffleMaster {
     /// The number in its names.
     pub fn number(&self) -> u32 {
         self.0.number
-    }
-
-    /// Takes the list of servers from another place than a registry that is a master.
-    pub fn learn(&self, servers: Vec<ServerEntry>) {
-        self.0.learn(servers);
     }
 
     /// Where it listens, with the port that it got.
@@ -216,7 +241,8 @@ impl ShuffleMaster {
 
     /// What is there, as JSON.
     pub fn state(&self) -> String {
-        lock(&self.0.state).json()
+        let registry = self.0.registry();
+        lock(&self.0.state).json(registry)
     }
 
     /// Records of the shuffles that have ended since this was last called, as JSON, for a journal.
@@ -235,6 +261,9 @@ impl ShuffleMaster {
             }
         }
         self.0.end();
+        if let Some(listed) = self.0.listed.get() {
+            listed.withdraw();
+        }
     }
 
     /// Waits until it has ended. `false`: the time is over.
@@ -243,6 +272,34 @@ impl ShuffleMaster {
         let waited = self.0.ended.wait_timeout_while(over, most, |over| !*over);
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
+}
+
+/// What a master is at another one that has its servers. `None`: another kind of registry has them.
+///
+/// # Errors
+/// It is no application's.
+fn member_of(
+    registry: &RegistryOptions,
+    net: &Options,
+) -> Result<Option<MemberOptions>, ServiceError> {
+    let Location::BuiltIn(master) = &registry.location else {
+        return Ok(None);
+    };
+    let application = registry.application.ok_or_else(|| {
+        let text = format!(
+            "{master} is the address of a shuffle master: give that to servers and programs, or take another registry"
+        );
+        ServiceError::Refused(text)
+    })?;
+    Ok(Some(MemberOptions {
+        master: master.clone(),
+        net: net.clone(),
+        name: registry.name.clone(),
+        tenant: Tenant {
+            application,
+            priority: 1,
+        },
+    }))
 }
 
 /// A number that no other master has: 31 bits, so that those of shuffles have 63, and none that workers use.
@@ -263,6 +320,11 @@ impl fmt::Debug for Inner {
 }
 
 impl Inner {
+    /// What is known of the registry, if that is no master.
+    fn registry(&self) -> Option<Json> {
+        self.listed.get().map(|listed| listed.said())
+    }
+
     fn end(&self) {
         *lock(&self.over) = true;
         self.ended.notify_all();

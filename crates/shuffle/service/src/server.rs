@@ -1,5 +1,6 @@
 //! A process that holds partitions. Masters and members connect to it.
 
+mod end;
 mod links;
 mod masters;
 mod registered;
@@ -16,16 +17,18 @@ use treadle_memory::{
     Consumer as _, Limits, Pool, Reclaim, Segments, Taken, kept, occupied, share_heap,
 };
 use treadle_net::{Address, Offer, Options, Wait};
-use treadle_reactor::thread::{self, caught};
+use treadle_reactor::thread;
 use treadle_shuffle::Config;
 use treadle_shuffle_node::{self as shuffle, Plane, Stats, writing};
+use treadle_shuffle_registry::Location;
 use treadle_volume::Options as Files;
 
 use crate::room::is_full;
+use crate::server::end::End;
 use crate::server::links::{Links, ServerCallbacks};
 use crate::server::masters::Masters;
-use crate::server::registered::Registration;
-use crate::wire::{self, Call, Hello, Room, What};
+use crate::server::registered::{Place, Registration};
+use crate::wire::{Hello, Room};
 use crate::{LINKS, ServiceError, config, joining};
 
 /// Threads that receive pushes and send rows.
@@ -57,18 +60,21 @@ const REFUSALS: Refusals = Refusals {
 /// Settings of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// The master that it registers with, which serves as the registry of other masters.
-    pub master: Address,
+    /// Where it registers: with a master, which serves as the registry of other masters, or in another registry.
+    pub registry: Location,
     /// Security of the connections.
     pub net: Options,
     /// For people.
     pub name: String,
-    /// For how long it goes on without that master. `None`: for ever.
+    /// For how long it goes on without being registered. `None`: for ever.
     pub patience: Option<Duration>,
     /// Where it listens; port 0 takes a free one.
     pub listen: Address,
     /// What fails together with it.
     pub domain: String,
+    /// In which rack it is, and what kind of host it is; for people and for rules of placement.
+    pub rack: String,
+    pub host_kind: String,
     /// How much it is to have compared to others; at least 1.
     pub weight: u32,
     /// Where rows go that do not fit into memory, one on each disk.
@@ -85,6 +91,7 @@ pub struct ServerOptions {
 #[derive(Debug)]
 pub struct ShuffleServer {
     links: Arc<Links>,
+    end: Arc<End>,
     registration: Arc<Registration>,
     host: Arc<ServiceHost>,
     http: Option<PageServer>,
@@ -94,27 +101,13 @@ impl ShuffleServer {
     /// Starts one. It takes the process for its own.
     ///
     /// # Errors
-    /// When the master cannot be reached or refuses it, the port is taken, or the memory limit cannot be kept.
+    /// When the master cannot be reached or refuses it, the registry cannot have it, the port is taken, or the memory
+    /// limit cannot be kept. A registry other than a master is not waited for.
     pub fn start(options: ServerOptions, wait: &mut Wait<'_>) -> Result<Self, ServiceError> {
         share_heap();
         refuse_too_little(options.memory)?;
         let mut net = options.net.clone();
-        let listening = Options {
-            services: vec![
-                Offer {
-                    service: shuffle::SERVICE,
-                    name: "shuffle",
-                    lane: None,
-                },
-                Offer {
-                    service: LINKS,
-                    name: "shuffle masters",
-                    lane: None,
-                },
-            ],
-            ..net.clone()
-        };
-        let host = ServiceHost::bind(&options.listen, &listening)?;
+        let host = ServiceHost::bind(&options.listen, &listening(&net))?;
         let contact = net.contact.first().unwrap_or(host.address()).to_string();
         let target = target(options.memory, 0);
         let files = Files::new(options.directories.clone(), options.disk);
@@ -122,22 +115,19 @@ impl ShuffleServer {
         let links = Links::new(Hello {
             address: contact.clone(),
             domain: options.domain.clone(),
+            rack: options.rack.clone(),
+            host_kind: options.host_kind.clone(),
             weight: options.weight.max(1),
             room: Some(room),
             ..joining::hello(&options.name, 0, 1)
         });
-        let (peer, welcome) = joining::join(&options.master, &net, &links.hello(), wait)?;
-        let registration = Arc::new(Registration::new(
-            options.master.clone(),
-            net.clone(),
-            options.patience,
-        ));
+        let place = Place::find(&options.registry, &net, &links.hello(), wait)?;
         // What the master takes for a silence is one everywhere.
-        let timeout = Duration::from_millis(welcome.timeout_ms);
+        let (timeout, lease) = place.times();
         (net.pair.timeout, net.patience) = (timeout, timeout);
         let config = Config {
             run: config().run.min(options.memory / RUN_PART),
-            lease: Duration::from_millis(welcome.lease_ms).max(timeout),
+            lease: lease.max(timeout),
             ..config()
         };
         let words = Box::new(ServerCallbacks(Arc::downgrade(&links)));
@@ -148,33 +138,30 @@ impl ShuffleServer {
         plane.keep_below(granted(options.memory));
         let service: Box<dyn Service> = Box::new(plane.clone());
         let masters: Box<dyn Service> = Box::new(Masters(Arc::downgrade(&links)));
-        let ending = Arc::downgrade(&registration);
+        let end = Arc::new(End::default());
+        let ending = Arc::downgrade(&end);
         let failed = move |reason: String| {
-            if let Some(registration) = ending.upgrade() {
-                registration.end(&reason);
+            if let Some(end) = ending.upgrade() {
+                end.end(&reason);
             }
         };
         let services = Services::from([(shuffle::SERVICE, service), (LINKS, masters)]);
         let served = host.start(services, THREADS, "treadle-serve", failed);
         served.map_err(ServiceError::no_thread)?;
+        let registered = Registration::begin(place, &options.net, options.patience, &links, &end);
+        let registration = registered.inspect_err(|_| host.end())?;
         let mut server = Self {
             http: None,
             links,
+            end,
             registration,
             host,
         };
-        let (links, following) = (Arc::clone(&server.links), Arc::clone(&server.registration));
-        let follow = move || {
-            if let Err(panic) = caught(|| following.follow(&links, peer, welcome)) {
-                following.end(&panic.to_string());
-            }
-        };
-        thread::start("treadle-member", follow).map_err(ServiceError::no_thread)?;
         server
             .watch(files, options.memory, room)
             .map_err(ServiceError::no_thread)?;
         let http = options.http.clone();
-        let http = http.map(|http| pages(http, &options, &server.host, server.plane()));
+        let http = http.map(|http| pages(http, &options, &server));
         server.http = http.transpose()?;
         Ok(server)
     }
@@ -194,21 +181,9 @@ impl ShuffleServer {
         self.links.plane()
     }
 
-    /// Asks the registry to have all masters copy what is here elsewhere.
-    ///
-    /// # Errors
-    /// The registry is not there.
-    pub fn drain(&self) -> Result<(), ServiceError> {
-        let gone = || {
-            ServiceError::Over(format!(
-                "the shuffle master at {} is gone",
-                self.registration.address
-            ))
-        };
-        let peer = self.registration.peer().ok_or_else(gone)?;
-        let what = Some(What::Drain(String::new()));
-        wire::send(&peer, wire::CALL, &Call { number: 0, what });
-        Ok(())
+    /// Asks all masters to copy what is here elsewhere.
+    pub fn drain(&self) {
+        self.links.leave();
     }
 
     /// Whether it was asked to leave, and holds nothing any more.
@@ -220,14 +195,14 @@ impl ShuffleServer {
     pub fn wait(&self, most: Duration) -> Option<String> {
         match self.links.failed() {
             Some(reason) => Some(reason.into()),
-            None => self.registration.wait(most),
+            None => self.end.wait(most),
         }
     }
 
     /// Ends it.
     pub fn close(&self) {
-        self.registration
-            .end("this process has left the shuffle service");
+        self.end.end("this process has left the shuffle service");
+        self.registration.close();
         self.host.end();
         self.links.close_all();
         self.plane().end();
@@ -237,6 +212,22 @@ impl ShuffleServer {
 impl Drop for ShuffleServer {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+/// How a server listens: for who writes and reads, and for masters.
+fn listening(net: &Options) -> Options {
+    let offer = |service, name| Offer {
+        service,
+        name,
+        lane: None,
+    };
+    Options {
+        services: vec![
+            offer(shuffle::SERVICE, "shuffle"),
+            offer(LINKS, "shuffle masters"),
+        ],
+        ..net.clone()
     }
 }
 
@@ -309,22 +300,20 @@ impl ShuffleServer {
         let plane = self.plane().clone();
         let most = target(limit, 0);
         plane.set_target(most);
-        let (registration, budget) = (Arc::downgrade(&self.registration), plane.clone());
+        let (end, budget) = (Arc::downgrade(&self.end), plane.clone());
         thread::start("treadle-memory", move || {
             let (mut reclaim, mut taken) = (Reclaim::default(), Taken::default());
-            while is_there(&registration) {
+            while is_there(&end) {
                 taken = look_at_memory(&budget, limit, &mut reclaim, taken);
                 std::thread::sleep(LOOK);
             }
         })?;
-        let (registration, links) = (
-            Arc::downgrade(&self.registration),
-            Arc::downgrade(&self.links),
-        );
+        let (end, links) = (Arc::downgrade(&self.end), Arc::downgrade(&self.links));
+        let registration = Arc::clone(&self.registration);
         // In a thread of its own, since a file system may take long to answer.
         thread::start("treadle-room", move || {
             let mut said_at = Instant::now();
-            while is_there(&registration)
+            while is_there(&end)
                 && let Some(links) = links.upgrade()
             {
                 links.look();
@@ -333,6 +322,7 @@ impl ShuffleServer {
                 let is_due = room != said && said_at.elapsed() >= ANNOUNCE;
                 if is_due || room.has_changed(&said) {
                     links.announce(&room);
+                    registration.refresh(&room);
                     (said, said_at) = (room, Instant::now());
                 }
                 drop(links);
@@ -343,9 +333,8 @@ impl ShuffleServer {
     }
 }
 
-fn is_there(registration: &Weak<Registration>) -> bool {
-    let registration = registration.upgrade();
-    registration.is_some_and(|registration| registration.over().is_none())
+fn is_there(end: &Weak<End>) -> bool {
+    end.upgrade().is_some_and(|end| !end.is_over())
 }
 
 /// The room of a server with so much for rows in memory, and so much free on its disks.
@@ -379,18 +368,20 @@ pub(crate) fn counts(stats: &Stats) -> [(&'static str, &'static str, u64); 11] {
 fn pages(
     http: Pages,
     options: &ServerOptions,
-    host: &Arc<ServiceHost>,
-    plane: &Plane,
+    server: &ShuffleServer,
 ) -> Result<PageServer, ServiceError> {
-    let metrics = plane.clone();
+    let (plane, registration) = (server.plane().clone(), Arc::clone(&server.registration));
     let metrics = move || -> Text {
-        let stats = metrics.stats();
+        let stats = plane.stats();
+        let is_registered = u64::from(registration.trouble().is_none());
         Box::new(move || {
-            let lines = counts(&stats).map(|(name, kind, value)| {
+            let registered = ("registered", "gauge", is_registered);
+            let all = counts(&stats).into_iter().chain([registered]);
+            let lines = all.map(|(name, kind, value)| {
                 let name = format!("treadle_shuffle_{name}");
                 format!("# TYPE {name} {kind}\n{name} {value}\n")
             });
-            lines.concat()
+            lines.collect()
         })
     };
     let (name, domain) = (options.name.clone(), options.domain.clone());
@@ -399,16 +390,21 @@ fn pages(
         .iter()
         .map(|path| path.display().to_string())
         .collect();
-    let (memory, master) = (options.memory, options.master.to_string());
-    let (address, state) = (host.address().to_string(), plane.clone());
+    let (rack, host_kind) = (options.rack.clone(), options.host_kind.clone());
+    let memory = options.memory;
+    let (address, plane) = (server.address().to_string(), server.plane().clone());
+    let registration = Arc::clone(&server.registration);
     let state = move || -> Text {
-        let stats = state.stats();
+        let stats = plane.stats();
         let counts = counts(&stats).map(|(name, _, value)| (name.to_string(), json!(value)));
         let text = json!({
             "name": name,
             "address": address,
-            "master": master,
+            "registry": registration.location(),
+            "not_registered": registration.trouble(),
             "domain": domain,
+            "rack": rack,
+            "host_kind": host_kind,
             "directories": directories,
             "memory_limit": memory,
             "counts": serde_json::Map::from_iter(counts),

@@ -4,18 +4,18 @@ use crate::wire;
 
 /// A server, as a registry knows it. The server itself says the rest when a master connects to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ServerEntry {
+pub(crate) struct ServerEntry {
     /// For people.
-    pub name: String,
+    pub(crate) name: String,
     /// Where masters connect.
-    pub address: String,
+    pub(crate) address: String,
     /// It was asked to leave: it gets no further partitions.
-    pub is_leaving: bool,
+    pub(crate) is_leaving: bool,
 }
 
 /// Takes the list of all servers that are there. One that is not in it any more is used as long as the
 /// connection to it lasts.
-pub type Learn = dyn Fn(Vec<ServerEntry>) + Send + Sync;
+pub(crate) type Learn = dyn Fn(Vec<ServerEntry>) + Send + Sync;
 
 impl From<wire::Server> for ServerEntry {
     fn from(server: wire::Server) -> Self {

@@ -28,6 +28,8 @@ pub(crate) const DRAINED: u32 = 53;
 pub(crate) const GOVERN: u32 = 54;
 /// The list of servers.
 pub(crate) const SERVERS: u32 = 55;
+/// To a server, without a text: it is to leave. Servers of releases before ignore it, and learn it from the list.
+pub(crate) const LEAVE: u32 = 56;
 /// The longest of them that is taken, in bytes; and before it is known who says it.
 pub(crate) const LONGEST: u64 = 256 << 20;
 pub(crate) const LONGEST_HELLO: u64 = 64 << 10;

@@ -351,6 +351,7 @@ impl World {
                     outputs: job.plan.outputs.clone(),
                     aligned: (source.shuffle != first).then_some(first),
                     copies,
+                    is_handed_over: self.plan.service.is_some(),
                     preferred: Vec::new(),
                     committed: None,
                 },

@@ -49,102 +49,175 @@ const EARLIER: AttemptId = AttemptId(1);
 /// # Errors
 /// What went wrong, for people.
 pub fn simulate_large(large: Large) -> Result<Figures, String> {
-    let mut head = Head(Master::new(Config::default()));
-    for node in 0..=large.servers {
-        let standing = Standing {
-            domain: node % 50,
-            weight: u32::from(node > 0),
-        };
-        let server = ServerId {
-            node,
-            incarnation: 1,
-        };
-        head.say(MasterEvent::Standing { server, standing })?;
-    }
-    let spec = Spec {
-        tenant: Tenant::default(),
-        maps: large.maps,
-        partitions: large.partitions,
-        outputs: Runs::range(0, large.partitions.into()),
-        aligned: None,
-        copies: 2,
-        preferred: Vec::new(),
-        committed: None,
-    };
+    let mut job = Job::begin(large)?;
+    job.run()?;
+    job.end()
+}
+
+/// What many applications take that have a master each, over the same servers.
+#[derive(Clone, Copy, Debug)]
+pub struct Shared {
+    /// Time of one that is alone, of one thread.
+    pub alone: Duration,
+    /// The same of each of many, which take turns.
+    pub together: Duration,
+    /// Bytes that a master kept at most.
+    pub most: u64,
+}
+
+/// As [`simulate_large`], of so many applications: all are registered before the first map runs, and all maps
+/// have run before the first commit.
+///
+/// # Errors
+/// What went wrong, for people.
+pub fn simulate_many(large: Large, applications: u32) -> Result<Shared, String> {
     let begun = Instant::now();
-    head.say(MasterEvent::Register { shuffle: S, spec })?;
-    let effects = head.hear(CLIENT, ToMaster::Join(S))?;
-    let registering = begun.elapsed();
-    let plan = effects.into_iter().find_map(|effect| match effect {
-        MasterEffect::Send {
-            message: ToNode::Plan(plan),
-            ..
-        } => Some(plan),
-        _ => None,
-    });
-    let plan = plan.ok_or("there is no plan")?;
-    let groups: Vec<GroupId> = plan.groups.iter().map(|group| group.id).collect();
-    let mut receipts = Receipts::new(S, large.maps);
+    let rounds = 8;
+    for _ in 0..rounds {
+        simulate_large(large)?;
+    }
+    let alone = begun.elapsed() / rounds;
+    let begun = Instant::now();
+    let jobs = (0..applications).map(|_| Job::begin(large));
+    let mut jobs = jobs.collect::<Result<Vec<Job>, String>>()?;
+    for job in &mut jobs {
+        job.run()?;
+    }
     let mut most = 0;
-    for turn in 0..large.maps {
-        let receipt = receipt(
-            (u64::from(turn) * 7_919 % u64::from(large.maps)) as u32,
-            &groups,
-        );
-        receipts.add(&receipt).map_err(|error| error.to_string())?;
-        let message = ToMaster::Transferred {
-            transfer: receipt.transfer,
-            groups: groups.clone(),
-            tally: receipt.tally(),
-        };
-        head.hear(CLIENT, message)?;
-        if turn % 1_000 == 0 {
-            most = most.max(head.0.footprint());
-        }
+    for job in jobs {
+        most = most.max(job.end()?.most);
     }
-    most = most.max(head.0.footprint());
-    let commit = receipts.commit().map_err(|error| error.to_string())?;
-    let bytes = commit.footprint();
-    let seals = head.hear(CLIENT, ToMaster::Commit { ask: 1, commit })?;
-    let mut is_committed = false;
-    for seal in seals {
-        let MasterEffect::Send {
-            to,
-            message: ToNode::Seal(seal),
-        } = seal
-        else {
-            continue;
-        };
-        if seal.expected.winners.len() != u64::from(large.maps) {
-            return Err(format!("{:?} lacks maps", seal.group));
-        }
-        let message = ToMaster::Sealed {
-            shuffle: S,
-            group: seal.group,
-            round: seal.round,
-            verdict: Verdict::Complete,
-        };
-        let effects = head.hear(to, message)?;
-        is_committed |= effects.iter().any(|effect| {
-            let MasterEffect::Send { message, .. } = effect else {
-                return false;
+    Ok(Shared {
+        alone,
+        together: begun.elapsed() / applications,
+        most,
+    })
+}
+
+/// A shuffle that is registered.
+struct Job {
+    head: Head,
+    large: Large,
+    groups: Vec<GroupId>,
+    receipts: Receipts,
+    registering: Duration,
+    most: u64,
+}
+
+impl Job {
+    fn begin(large: Large) -> Result<Self, String> {
+        let mut head = Head(Master::new(Config::default()));
+        for node in 0..=large.servers {
+            let standing = Standing {
+                domain: node % 50,
+                weight: u32::from(node > 0),
             };
-            matches!(message, ToNode::Committed { result: Ok(_), .. })
+            let server = ServerId {
+                node,
+                incarnation: 1,
+            };
+            head.say(MasterEvent::Standing { server, standing })?;
+        }
+        let spec = Spec {
+            tenant: Tenant::default(),
+            maps: large.maps,
+            partitions: large.partitions,
+            outputs: Runs::range(0, large.partitions.into()),
+            aligned: None,
+            copies: 2,
+            is_handed_over: true,
+            preferred: Vec::new(),
+            committed: None,
+        };
+        let begun = Instant::now();
+        head.say(MasterEvent::Register { shuffle: S, spec })?;
+        let effects = head.hear(CLIENT, ToMaster::Join(S))?;
+        let registering = begun.elapsed();
+        let plan = effects.into_iter().find_map(|effect| match effect {
+            MasterEffect::Send {
+                message: ToNode::Plan(plan),
+                ..
+            } => Some(plan),
+            _ => None,
         });
-    }
-    let kept = head.0.footprint();
-    head.0.check().map_err(|broken| broken.to_string())?;
-    head.say(MasterEvent::End(S))?;
-    match (is_committed, head.0.footprint()) {
-        (true, 0) => Ok(Figures {
-            groups: groups.len(),
+        let plan = plan.ok_or("there is no plan")?;
+        Ok(Self {
+            head,
+            large,
+            groups: plan.groups.iter().map(|group| group.id).collect(),
+            receipts: Receipts::new(S, large.maps),
             registering,
-            most,
-            kept,
-            commit: bytes,
-        }),
-        (true, left) => Err(format!("the master keeps {left} bytes of what has ended")),
-        (false, _) => Err("it was not committed".into()),
+            most: 0,
+        })
+    }
+
+    /// Runs the maps.
+    fn run(&mut self) -> Result<(), String> {
+        let maps = u64::from(self.large.maps);
+        for turn in 0..self.large.maps {
+            let receipt = receipt((u64::from(turn) * 7_919 % maps) as u32, &self.groups);
+            let added = self.receipts.add(&receipt);
+            added.map_err(|error| error.to_string())?;
+            let message = ToMaster::Transferred {
+                transfer: receipt.transfer,
+                groups: self.groups.clone(),
+                tally: receipt.tally(),
+            };
+            self.head.hear(CLIENT, message)?;
+            if turn % 1_000 == 0 {
+                self.most = self.most.max(self.head.0.footprint());
+            }
+        }
+        self.most = self.most.max(self.head.0.footprint());
+        Ok(())
+    }
+
+    /// Commits, and ends the shuffle.
+    fn end(self) -> Result<Figures, String> {
+        let mut head = self.head;
+        let commit = self.receipts.commit().map_err(|error| error.to_string())?;
+        let bytes = commit.footprint();
+        let seals = head.hear(CLIENT, ToMaster::Commit { ask: 1, commit })?;
+        let mut is_committed = false;
+        for seal in seals {
+            let MasterEffect::Send {
+                to,
+                message: ToNode::Seal(seal),
+            } = seal
+            else {
+                continue;
+            };
+            if seal.expected.winners.len() != u64::from(self.large.maps) {
+                return Err(format!("{:?} lacks maps", seal.group));
+            }
+            let message = ToMaster::Sealed {
+                shuffle: S,
+                group: seal.group,
+                round: seal.round,
+                verdict: Verdict::Complete,
+            };
+            let effects = head.hear(to, message)?;
+            is_committed |= effects.iter().any(|effect| {
+                let MasterEffect::Send { message, .. } = effect else {
+                    return false;
+                };
+                matches!(message, ToNode::Committed { result: Ok(_), .. })
+            });
+        }
+        let kept = head.0.footprint();
+        head.0.check().map_err(|broken| broken.to_string())?;
+        head.say(MasterEvent::End(S))?;
+        match (is_committed, head.0.footprint()) {
+            (true, 0) => Ok(Figures {
+                groups: self.groups.len(),
+                registering: self.registering,
+                most: self.most,
+                kept,
+                commit: bytes,
+            }),
+            (true, left) => Err(format!("the master keeps {left} bytes of what has ended")),
+            (false, _) => Err("it was not committed".into()),
+        }
     }
 }
 
@@ -209,6 +282,35 @@ pub fn report() {
             if let Some(peak) = peak() {
                 println!("peak of the process                {}", mib(peak));
             }
+        }
+        Err(error) => println!("{error}"),
+    }
+}
+
+/// Prints what 200 applications take on 1,000 servers, each of which has a master of its own.
+pub fn report_of_many() {
+    let large = Large {
+        maps: 200,
+        partitions: 1_000,
+        servers: 1_000,
+    };
+    let applications = 200;
+    println!("{applications} applications, each {large:?}");
+    match simulate_many(large, applications) {
+        Ok(shared) => {
+            let ratio = shared.together.as_secs_f64() / shared.alone.as_secs_f64();
+            println!(
+                "registration, maps and commit, alone    {:.1?}",
+                shared.alone
+            );
+            println!(
+                "the same of each of {applications}                 {:.1?}, {ratio:.2} x (at most 1.2)",
+                shared.together
+            );
+            println!(
+                "kept by a master, at most               {} (at most 64)",
+                mib(shared.most)
+            );
         }
         Err(error) => println!("{error}"),
     }

@@ -274,10 +274,13 @@ impl Plan {
         plan
     }
 
-    /// One job on six servers in three domains, one of which is asked to leave after so many tenths of a
-    /// millisecond. It goes as soon as others have what it has.
-    pub fn drained(at: u64) -> Self {
+    /// One job with so many copies on six servers in three domains, one of which is asked to leave after so many
+    /// tenths of a millisecond. It goes as soon as others have what it has.
+    pub fn drained(at: u64, copies: u32) -> Self {
         let mut plan = Self::bare(at, 6, 3);
+        if let Some(service) = &mut plan.service {
+            service.copies = copies;
+        }
         plan.must_finish = true;
         plan.jobs.push(Job {
             hold: Duration::from_millis(50),

@@ -1,7 +1,7 @@
 //! The stand-alone shuffle service survives what its seed does to it, and each guard is needed.
 
 use treadle_shuffle::Guard;
-use treadle_shuffle_sim::large::{Large, simulate_large};
+use treadle_shuffle_sim::large::{Large, simulate_large, simulate_many};
 use treadle_shuffle_sim::overload::{Load, simulate_overload};
 use treadle_shuffle_sim::{Plan, Summary, simulate_plan, simulate_service};
 use treadle_sim_kernel::{Trace, assert_happened, assert_noticed, run_seeds};
@@ -79,17 +79,21 @@ fn a_server_killed_and_restarted_at_the_same_address_between_two_maps_loses_no_r
 
 #[test]
 fn a_server_that_is_drained_leaves_without_a_job_noticing() {
-    let mut filled = 0;
-    for at in 0..60 {
-        let sum = simulate_plan(Plan::drained(at), Trace::Off);
-        let sum = sum.unwrap_or_else(|error| panic!("drained after {at} × 100 µs: {error}"));
-        // It has left, and not since it had to.
-        assert_eq!((sum.finished, sum.losses), (1, 1), "{at}: {sum:?}");
-        let noticed = (sum.transfers, sum.invalidations, sum.given_back);
-        assert_eq!(noticed, (16, 0, 0), "{at}: {sum:?}");
-        filled += u64::from(sum.fills > 0);
+    for copies in [1, 2] {
+        let mut filled = 0;
+        for at in 0..60 {
+            let sum = simulate_plan(Plan::drained(at, copies), Trace::Off);
+            let sum = sum.unwrap_or_else(|error| {
+                panic!("{copies} copies, drained after {at} × 100 µs: {error}")
+            });
+            // It has left, and not since it had to.
+            assert_eq!((sum.finished, sum.losses), (1, 1), "{at}: {sum:?}");
+            let noticed = (sum.transfers, sum.invalidations, sum.given_back);
+            assert_eq!(noticed, (16, 0, 0), "{at}: {sum:?}");
+            filled += u64::from(sum.fills > 0);
+        }
+        assert!(filled > 30, "{copies} copies: {filled}");
     }
-    assert!(filled > 30, "{filled}");
 }
 
 /// In the end of each, nothing may be at a server: neither in memory nor in a file.
@@ -198,6 +202,17 @@ fn the_master_keeps_little_of_a_large_shuffle() {
     // The earlier attempts of each 20th map are in half of the groups.
     let list = 16 * 4_200;
     assert!(large.commit < list + 160 * (4_200 / 8 + 200), "{large:?}");
+}
+
+#[test]
+fn a_master_of_one_of_many_applications_is_small() {
+    let large = Large {
+        maps: 20,
+        partitions: 1_000,
+        servers: 1_000,
+    };
+    let shared = simulate_many(large, 4).unwrap_or_else(|error| panic!("{error}"));
+    assert!(shared.most < 64 << 20, "{shared:?}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from treadle.shuffle.service import _registries
 from treadle.shuffle.service._errors import ShuffleError
 from treadle.shuffle.service._service import Service
 
@@ -35,12 +36,20 @@ def why_not_served(address: str, credentials: Mapping[str, Any]) -> str | None:
 
 def _why_not(address: str, credentials: Mapping[str, Any]) -> str | None:
     try:
-        with Service(address, own_master=False, timeout=_PATIENCE, **credentials) as service:
-            servers = service.state()["servers"]
+        if _registries.is_registry(address):
+            # What a list does not know of a server is found out by the master.
+            servers = [
+                one | {"weight": not one["full"]} for one in _registries.servers(address, _PATIENCE)
+            ]
+        else:
+            with Service(address, own_master=False, timeout=_PATIENCE, **credentials) as service:
+                servers = service.state()["servers"]
     except (OSError, ShuffleError, ValueError) as error:
         return f"the shuffle servers cannot be reached: {error}"
     staying = [server for server in servers if not server["leaving"]]
     if not staying:
+        if _registries.is_registry(address):
+            return f"{address} has no shuffle servers"
         return f"no shuffle server has joined the shuffle master at {address}"
     if not any(server["weight"] for server in staying):
         names = ", ".join(sorted(server["name"] for server in staying))

@@ -21,6 +21,7 @@ from treadle.common._secret import kept
 from treadle.common._security import named
 from treadle.shuffle._compression import chosen, noted, of_note
 from treadle.shuffle.service._errors import Elsewhere, ShuffleError
+from treadle.shuffle.service._registries import is_registry, keeps_masters, master_of
 from treadle.shuffle.service._row_kinds import kind_of, kind_of_note
 from treadle.shuffle.service._shuffle import Shuffle
 
@@ -34,8 +35,8 @@ __all__ = ["Service"]
 # Maps of a shuffle, and its partitions.
 _MOST = 2**20
 
-# Seconds between two attempts to find the master of an application.
-_PAUSE = 0.1
+# Seconds between two attempts to find the master of an application: at first, and at most.
+_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
 
 # Of this machine.
 _MOST_SERVERS = 1024
@@ -47,20 +48,23 @@ class Service:
     Parameters
     ----------
     address
-        The address of ``treadle shuffle-master``, which knows the servers. Without it, a service begins with
-        this object and ends with it: the master in this process, and servers in processes of their own.
+        The address of ``treadle shuffle-master``, which knows the servers, or the URL of another registry that does:
+        ``zk://host/path``, ``etcd://host/prefix``, ``static:host:port`` or ``static:/file``. Without it, a service
+        begins with this object and ends with it: the master in this process, and servers in processes of their own.
     own_master
         With ``address``: whether the master of this application is in this process. Its shuffles end with
         this object, and with nothing else: neither with other applications nor with the process at ``address``.
         If a process of the same ``application`` has the master already, that one is used. With ``False``
-        the process at ``address`` is the master: shuffles outlive this process, and end with that one.
+        the process at ``address`` is the master: shuffles outlive this process, and end with that one. A registry
+        by URL is none.
     servers
         Without ``address``: how many servers to start. Each one is a failure domain.
     memory_limit, local_directory
         Without ``address``: what each server may take of memory (bytes, ``"2GiB"``, a share of the machine's
         memory such as 0.5, or 0 for no limit), and where it writes further rows.
     application
-        Processes that share shuffles have the same number; by default a random one. Without a master of its
+        Processes that share shuffles have the same number; by default a random one. A static list of servers does
+        not know which application has a master: there each object has its own. Without a master of its
         own, an application keeps its shuffles as long as some process of it is connected, and for a minute
         after that.
     priority
@@ -79,11 +83,15 @@ class Service:
     Raises
     ------
     OSError
-        The master cannot be reached.
+        The master or the registry cannot be reached, or refuses.
     ValueError
-        ``priority`` is no number from 1 to 2³² - 1, ``application`` none from 0 to 2⁶⁴ - 1, or ``servers`` none
+        The URL, or the registry's credentials in the environment, cannot be used; ``own_master`` or ``application``
+        cannot be with this registry; ``priority`` is no number from 1 to 2³² - 1, ``application`` none from 0 to 2⁶⁴ - 1, or ``servers`` none
         from 1 on; there is no such ``compression`` or ``memory_limit``.
     """
+
+    #: Whether other processes may have the same application.
+    _is_shared = True
 
     def __init__(
         self,
@@ -132,7 +140,16 @@ class Service:
                 self._master_address: str = address
                 self._native = self._connect(address)
             elif own_master:
+                if application is not None:
+                    self._refuse_sharing(address)
                 self._master_address = self._join(address)
+                if is_registry(address):
+                    self._keep_journal()
+            elif is_registry(address):
+                raise ValueError(
+                    f"own_master=False needs the address of `treadle shuffle-master`: {address} has servers, and is no "
+                    "master"
+                )
             else:
                 self._master_address = address
                 self._native = self._connect(address)
@@ -141,9 +158,24 @@ class Service:
             self.close()
             raise
 
+    def _keep_journal(self) -> None:
+        """Keep the records of a master of this process, where nobody else does."""
+        from treadle.shuffle.service._journal_writer import Keeper
+
+        if self._master is not None:
+            self._keeper = Keeper.of(self._master, None)
+
+    def _refuse_sharing(self, registry: str) -> None:
+        if self._is_shared and is_registry(registry) and not keeps_masters(registry):
+            raise ValueError(
+                f"application={self.application}: {registry} is a list of servers, and does not know which application "
+                "has a master. Leave application= out, or use `treadle shuffle-master`, ZooKeeper or etcd"
+            )
+
     def _join(self, registry: str) -> str:
         """Connect to the master of this application, a new one where it has none; return its address."""
         until = time.monotonic() + self.timeout
+        pause = _PAUSE
         while True:
             address = self._own(registry)
             try:
@@ -152,7 +184,8 @@ class Service:
                 # A master that has just ended: the registry does not know it yet.
                 if self._master is not None or time.monotonic() > until:
                     raise
-                time.sleep(_PAUSE)
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
             else:
                 return address
 
@@ -191,6 +224,8 @@ class Service:
         """Return the connection to the master of a shuffle."""
         if number >> 32 == self._native.master:
             return self._native
+        if is_registry(self.address):
+            return self._other(master_of(self.address, number, limit))
         registry = self._other(self.address)
         address = registry.master_of(number, limit)
         return registry if address is None else self._other(address)
@@ -295,7 +330,10 @@ class Service:
         )
 
     def state(self, *, timeout: float | None = None) -> dict[str, Any]:
-        """Return the servers of the service, and the shuffles of this application's master."""
+        """Return the servers of the service, and the shuffles of this application's master.
+
+        ``registry`` says whether the list of servers is ``current``, and ``why`` not, if it is a registry by URL.
+        """
         state: dict[str, Any] = json.loads(self._native.state(self._limit(timeout)))
         return state
 
@@ -313,7 +351,9 @@ class Service:
 
     def drain(self, server: str, *, timeout: float | None = None) -> None:
         """Ask the server of this name to leave: what it holds is copied to others first."""
-        self._other(self.address).drain(server, self._limit(timeout))
+        # Any master can: the server asks its other masters.
+        at = self._native if is_registry(self.address) else self._other(self.address)
+        at.drain(server, self._limit(timeout))
 
     def stats(self) -> dict[str, int]:
         """Return counts of what this process has pushed and read, in bytes and pieces.

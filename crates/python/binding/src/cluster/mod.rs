@@ -86,6 +86,8 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(security::user_secret_file, module)?)?;
     module.add_function(wrap_pyfunction!(security::read_secret, module)?)?;
     module.add_function(wrap_pyfunction!(registry::list_registry, module)?)?;
+    module.add_function(wrap_pyfunction!(registry::registry_masters, module)?)?;
+    module.add_function(wrap_pyfunction!(registry::registry_server, module)?)?;
     module.add_function(wrap_pyfunction!(stops, module)?)?;
     let flush = wrap_pyfunction!(flush_log, module)?;
     // The thread that writes does not outlive the interpreter.

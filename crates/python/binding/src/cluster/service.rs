@@ -3,6 +3,7 @@
 mod member;
 mod shuffle;
 
+use super::registry;
 use super::security::Credentials;
 use crate::transfer::{Limit, attach, failed, parse};
 use pyo3::exceptions::{PyConnectionError, PyOSError, PyTimeoutError, PyValueError};
@@ -14,10 +15,11 @@ use std::time::{Duration, Instant};
 use treadle_compress::Codec;
 use treadle_interpreter::{ProcessLocal, refuse_forked};
 use treadle_net::{Address, Options, Wait};
-use treadle_shuffle::{ApplicationId, Tenant};
+use treadle_shuffle::ApplicationId;
 use treadle_shuffle_node::Plane;
+use treadle_shuffle_registry::Location;
 use treadle_shuffle_service::{
-    MasterOptions, MemberOptions, ServerOptions, ServiceError, ShuffleMaster as Master,
+    MasterOptions, RegistryOptions, ServerOptions, ServiceError, ShuffleMaster as Master,
     ShuffleServer as Server,
 };
 
@@ -31,7 +33,7 @@ const CONNECT: Duration = Duration::from_secs(30);
 /// How often signals are looked at.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
 
-fn seconds(name: &str, value: f64) -> PyResult<Duration> {
+pub(super) fn seconds(name: &str, value: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(value)
         .map_err(|_| PyValueError::new_err(format!("{name}={value}: give seconds")))
 }
@@ -43,6 +45,8 @@ fn raised(error: ServiceError, doing: &str) -> PyErr {
         ServiceError::TooLittleMemory { .. } => ShuffleError::new_err(error.to_string()),
         ServiceError::Over(reason) => PyConnectionError::new_err(format!("{doing}: {reason}")),
         ServiceError::Elsewhere(address) => Elsewhere::new_err(address),
+        ServiceError::Registry(why) => PyConnectionError::new_err(why),
+        ServiceError::Unusable(error) => registry::raised(error),
         ServiceError::Late => PyTimeoutError::new_err(format!("{doing}: no answer in time")),
         ServiceError::System { .. } => PyOSError::new_err(format!("{doing}: {error}")),
     }
@@ -54,6 +58,17 @@ fn address(text: &str, options: &Options) -> PyResult<Address> {
         false if options.tls.is_some() => parse(&format!("treadle+tls://{text}")),
         false => parse(&format!("treadle://{text}")),
     }
+}
+
+/// Where servers are registered: the address of a master, or the URL of another registry.
+fn registry_of(text: &str, options: &Options) -> PyResult<Location> {
+    let location = match text.contains("://") || text.starts_with("static:") {
+        true => text
+            .parse()
+            .map_err(|error| PyValueError::new_err(format!("{error}")))?,
+        false => Location::BuiltIn(address(text, options)?),
+    };
+    Ok(location)
 }
 
 /// Calls `act` with what says whether it is to end: because of a signal, or since the time has passed.
@@ -97,13 +112,13 @@ impl ShuffleMaster {
     /// application without a process are kept for `lease` seconds. `told`: the log says which servers come
     /// and go.
     ///
-    /// With `registry`, the address of another master, this is the master of one `application`, which uses the
-    /// servers that have joined that one. `name` is for people. If the application has a master already,
-    /// `Elsewhere` says where.
+    /// With `registry`, the address of another master or the URL of another registry, this is the master of one
+    /// `application`, which uses the servers there. `name` is for people. If the application has a master already,
+    /// `Elsewhere` says where. Without an `application`, it is that of any, and `registry` is no master.
     #[new]
     #[pyo3(signature = (address="127.0.0.1:0", *, secret=None, certificates=None, insecure=false,
                         contact=Vec::new(), timeout=10.0, lease=60.0, told=false, registry=None,
-                        name=String::new(), application=0, patience=None))]
+                        name=String::new(), application=None, patience=None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
@@ -117,7 +132,7 @@ impl ShuffleMaster {
         told: bool,
         registry: Option<&str>,
         name: String,
-        application: u64,
+        application: Option<u64>,
         patience: Option<f64>,
     ) -> PyResult<Self> {
         refuse_forked()?;
@@ -130,31 +145,28 @@ impl ShuffleMaster {
             cluster: None,
         };
         let net = credentials.options(CONNECT)?;
+        let registry = registry.map(|registry| {
+            Ok::<_, PyErr>(RegistryOptions {
+                location: registry_of(registry, &net)?,
+                name,
+                application: application.map(ApplicationId),
+            })
+        });
         let options = MasterOptions {
             address: self::address(address, &net)?,
             net,
             timeout: seconds("timeout", timeout)?,
             lease: seconds("lease", lease)?,
             is_told: told,
-            registry: None,
-        };
-        let registry = registry.map(|registry| {
-            Ok::<_, PyErr>(MemberOptions {
-                master: self::address(registry, &options.net)?,
-                net: options.net.clone(),
-                name,
-                tenant: Tenant {
-                    application: ApplicationId(application),
-                    priority: 1,
-                },
-            })
-        });
-        let options = MasterOptions {
             registry: registry.transpose()?,
-            ..options
         };
         let doing = match &options.registry {
-            Some(registry) => format!("connecting to the shuffle master at {}", registry.master),
+            Some(registry) => match &registry.location {
+                Location::BuiltIn(master) => {
+                    format!("connecting to the shuffle master at {master}")
+                }
+                location => format!("watching the shuffle servers of {location}"),
+            },
             None => format!("starting the shuffle master at {}", options.address),
         };
         let started = interruptible(py, patience, |interrupted| {
@@ -225,17 +237,17 @@ pub(crate) struct ShuffleServer(Server);
 
 #[pymethods]
 impl ShuffleServer {
-    /// Starts one that registers with the master at `master`. When that is lost, it goes on for other masters,
-    /// for `patience` seconds.
+    /// Starts one that registers at `registry`: the address of a master, or the URL of another registry. When that is
+    /// lost, it goes on for the masters that it has, for `patience` seconds.
     #[new]
-    #[pyo3(signature = (master, *, name, domain, directories, memory, disk, listen, weight=1,
+    #[pyo3(signature = (registry, *, name, domain, directories, memory, disk, listen, weight=1,
                         secret=None, certificates=None, insecure=false, contact=Vec::new(),
                         http=None, http_token=None, http_names=Vec::new(), timeout=None,
-                        patience=None))]
+                        patience=None, rack=String::new(), host_kind=String::new()))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
-        master: &str,
+        registry: &str,
         name: String,
         domain: String,
         directories: Vec<PathBuf>,
@@ -252,6 +264,8 @@ impl ShuffleServer {
         http_names: Vec<String>,
         timeout: Option<f64>,
         patience: Option<f64>,
+        rack: String,
+        host_kind: String,
     ) -> PyResult<Self> {
         refuse_forked()?;
         treadle_log::init();
@@ -263,16 +277,22 @@ impl ShuffleServer {
             cluster: None,
         };
         let net = credentials.options(CONNECT)?;
-        let doing = format!("joining the shuffle master at {master}");
+        let registry = registry_of(registry, &net)?;
+        let doing = match &registry {
+            Location::BuiltIn(master) => format!("joining the shuffle master at {master}"),
+            location => format!("registering in {location}"),
+        };
         let options = ServerOptions {
             listen: address(listen, &net)?,
-            master: address(master, &net)?,
+            registry,
             net,
             name,
             patience: patience
                 .map(|patience| seconds("patience", patience))
                 .transpose()?,
             domain,
+            rack,
+            host_kind,
             weight,
             directories,
             disk,
@@ -302,10 +322,9 @@ impl ShuffleServer {
         self.0.http_link()
     }
 
-    /// Asks the master to have what is here copied elsewhere.
-    fn drain(&self, py: Python<'_>) -> PyResult<()> {
-        let asked = py.detach(|| self.0.drain());
-        asked.map_err(|error| raised(error, "leaving the shuffle service"))
+    /// Asks all masters to have what is here copied elsewhere.
+    fn drain(&self, py: Python<'_>) {
+        py.detach(|| self.0.drain());
     }
 
     /// Whether it was asked to leave, and holds nothing any more.

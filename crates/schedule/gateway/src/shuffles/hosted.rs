@@ -65,6 +65,7 @@ impl Core {
             outputs: outputs.clone(),
             aligned: aligned.and_then(|it| u64::try_from(it).ok()).map(ShuffleId),
             copies: 1,
+            is_handed_over: false,
             preferred: servers,
             committed: None,
         };

@@ -231,6 +231,7 @@ impl Registry {
             outputs: known.outputs.clone(),
             aligned: aligned.and_then(|other| other.number),
             copies: 1,
+            is_handed_over: false,
             preferred: Vec::new(),
             committed: known.committed,
         };

@@ -47,7 +47,7 @@ impl Master {
             let chain = chains.entry(first).or_insert((&state.partitions, false));
             let is_chained = *chain.0 == state.partitions && !(chain.1 && state.is_open);
             chain.1 |= state.is_open;
-            let may_share = shuffle.copies > 1 && is_chained;
+            let may_share = shuffle.has_epochs && is_chained;
             let what = if state.partitions.is_empty() {
                 "it has no partitions"
             } else if !may_share && !state.partitions.is_disjoint(&assigned) {
@@ -79,7 +79,7 @@ impl Master {
             });
         }
         let layout = &self.layouts[&shuffle.layout];
-        for (group, state) in shuffle.groups.iter().filter(|_| shuffle.copies == 1) {
+        for (group, state) in shuffle.groups.iter().filter(|_| !shuffle.has_epochs) {
             let mut partitions = state.partitions.iter();
             if !partitions.all(|partition| layout.home(partition as u32) == Some(group.server)) {
                 return broken("a partition is not at its home");

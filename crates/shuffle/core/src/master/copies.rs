@@ -100,10 +100,10 @@ impl Master {
         places
     }
 
-    /// Servers have come or are to leave: shuffles with several copies may have them elsewhere.
+    /// Servers have come or are to leave: copies may be elsewhere.
     pub(super) fn settle_copied(&mut self, effects: &mut Effects) {
         let shuffles = self.shuffles.iter();
-        let copied = shuffles.filter(|(_, shuffle)| shuffle.copies > 1 && shuffle.plan.is_some());
+        let copied = shuffles.filter(|(_, shuffle)| shuffle.has_epochs && shuffle.plan.is_some());
         for id in copied.map(|(&id, _)| id).collect::<Vec<_>>() {
             self.settle(id, effects);
         }
@@ -149,7 +149,7 @@ impl Master {
         let Some(shuffle) = self.shuffles.get_mut(&id) else {
             return;
         };
-        if !Guard::Poison.holds() || shuffle.copies < 2 {
+        if !Guard::Poison.holds() || !shuffle.has_epochs {
             return;
         }
         if !shuffle.is_written(from, effects) {
@@ -173,7 +173,7 @@ impl Master {
         let Some(shuffle) = self.shuffles.get_mut(&id) else {
             return;
         };
-        if shuffle.copies < 2 || !matches!(shuffle.phase, Phase::Open) {
+        if !shuffle.has_epochs || !matches!(shuffle.phase, Phase::Open) {
             return;
         }
         shuffle.slow.insert(server);
@@ -224,7 +224,7 @@ impl Master {
         let Some(shuffle) = self.shuffles.get_mut(&id) else {
             return;
         };
-        if shuffle.copies < 2 || !matches!(shuffle.phase, Phase::Open) {
+        if !shuffle.has_epochs || !matches!(shuffle.phase, Phase::Open) {
             return;
         }
         let Some((_, group)) = shuffle.holder_mut(copy) else {
@@ -283,8 +283,8 @@ impl Shuffle {
     /// Assigns partitions that were in no group. They are counted at this server already.
     pub(super) fn open_group(&mut self, server: ServerId, partitions: Runs, places: &mut Places) {
         let mut copies: Vec<ServerId> = [server].into();
-        if self.copies > 1 {
-            // Each group has an epoch of its own, so that a server has one copy of it at most.
+        if self.has_epochs {
+            // So a server has one copy of it at most.
             self.generation = self.generation.next();
             places.complete(&mut copies, self.copies, &BTreeSet::new());
             for &copy in &copies[1..] {
@@ -390,7 +390,7 @@ impl Shuffle {
             is_final: false,
             groups: groups.collect(),
         };
-        if self.copies > 1 && self.plan.as_deref() == Some(&plan) {
+        if self.has_epochs && self.plan.as_deref() == Some(&plan) {
             return;
         }
         let plan = Arc::new(plan);

@@ -23,6 +23,8 @@ pub struct Spec {
     /// At how many servers, in different failure domains, each row is to be: 1 or 2. Fewer, if there are
     /// not so many domains.
     pub copies: u32,
+    /// A server that leaves hands its rows over. Always so with several copies.
+    pub is_handed_over: bool,
     /// Servers that are to hold the partitions, as long as one of them is there. Empty: any.
     pub preferred: Vec<ServerId>,
     /// What an earlier shuffle of the same inputs [had committed](crate::Master::committed), if its outputs are

@@ -161,7 +161,7 @@ impl Master {
             // What is complete takes no rows: those of the lost group go to a new one. Also elsewhere, a map
             // that runs again may find that rows are missing at copies that were not heard any more.
             let is_beside = lost.iter().any(|lost| lost.partitions == group.partitions);
-            if is_beside || (group.compared.is_some() && shuffle.copies > 1) {
+            if is_beside || (group.compared.is_some() && shuffle.has_epochs) {
                 group.close();
             }
         }

@@ -126,7 +126,9 @@ impl Writer {
         };
         let asking = running.parts.iter();
         let asking = asking.filter(|(_, part)| part.step == Step::Asking);
-        let asked = asking.filter_map(|(&id, _)| Some((id, running.asks(plan, plan.group(id)?))));
+        let asked = asking.filter_map(|(&id, part)| {
+            Some((id, running.asks(plan, plan.group(id)?, part.is_final)))
+        });
         for (id, copies) in asked.collect::<Vec<_>>() {
             let Some(part) = running.parts.get_mut(&id) else {
                 continue;

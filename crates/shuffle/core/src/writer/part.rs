@@ -254,14 +254,15 @@ impl Running {
         found.map(|(&id, _)| id)
     }
 
-    /// Which copies are to be asked whether the rows for a group are there.
-    pub(super) fn asks(&self, plan: &Plan, group: &Group) -> Vec<GroupId> {
+    /// Which copies are to be asked whether the rows for a group are there. `is_final`: it is complete, so that one
+    /// of those with its partitions has them.
+    pub(super) fn asks(&self, plan: &Plan, group: &Group, is_final: bool) -> Vec<GroupId> {
         // Nothing of the map can have been pushed before it began.
         let is_new = |id: GroupId| {
             let mut began = self.began.into_iter();
             began.all(|began| id.epoch >= began || began <= plan.opened)
         };
-        match self.again {
+        match self.again || is_final {
             // Each group that the rows may be in.
             true => plan.chain(group).flat_map(Group::copy_ids).collect(),
             false if is_new(group.id) => Vec::new(),

@@ -4,7 +4,7 @@ use crate::config::RESENDS;
 use crate::writer::part::{Part, Resolved, Step};
 use crate::writer::peer::Item;
 use crate::writer::{Effects, Writer, WriterEffect};
-use crate::{Answer, FromServer, Group, GroupId, Refusal, ServerId, ToMaster, Transfer};
+use crate::{Answer, FromServer, GroupId, Refusal, ServerId, ToMaster, Transfer};
 
 impl Writer {
     pub(super) fn hear(&mut self, from: ServerId, message: FromServer, effects: &mut Effects) {
@@ -160,11 +160,11 @@ impl Writer {
     /// A group is complete: one of those with these partitions has the rows of the map.
     fn ask_all(&mut self, transfer: Transfer, id: GroupId, effects: &mut Effects) {
         self.forget(transfer, id);
+        let running = self.transfers.get(&transfer);
         let plan = self.plans.get(&transfer.shuffle);
-        let group = plan.and_then(|plan| plan.group(id));
-        let chain = plan.zip(group).map(|(plan, group)| {
-            let groups = plan.chain(group);
-            groups.flat_map(Group::copy_ids).collect()
+        let chain = running.zip(plan).and_then(|(running, plan)| {
+            let group = plan.group(id)?;
+            Some(running.asks(plan, group, true))
         });
         let chain = chain.unwrap_or_default();
         let Some(part) = self.part(transfer, id) else {

@@ -38,6 +38,7 @@ pub(crate) fn spec(maps: u32, partitions: u32) -> Spec {
         outputs: Runs::range(0, u64::from(partitions)),
         aligned: None,
         copies: 1,
+        is_handed_over: false,
         preferred: Vec::new(),
         committed: None,
     }

@@ -237,6 +237,7 @@ impl Cluster {
             outputs: Runs::range(0, u64::from(partitions)),
             aligned: None,
             copies,
+            is_handed_over: false,
             preferred: Vec::new(),
             committed: None,
         };

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Change, Node, Runtime, Session, Shared, entry_of, key_of, limited, next, seed};
+use super::{
+    Change, Handle, Node, Runtime, Session, Sessions, Shared, Withdrawing, close, entry_of, key_of,
+    limited, next, seed,
+};
 use crate::entry::{Entry, Key, Load};
 use crate::error::RegistryError;
 use crate::machines::{Config, Registering, RegisteringEffect, RegisteringEvent, Rival, Standing};
@@ -15,13 +18,23 @@ struct State {
     /// What the handle said, and the machine does not know yet.
     load: Option<Load>,
     is_leaving: bool,
+    is_withdrawing: bool,
 }
 
-struct Handle {
-    shared: Arc<Shared<State>>,
-    location: String,
-    /// The thread lives as long as this.
-    _runtime: Arc<Runtime>,
+impl Withdrawing for State {
+    type Standing = Standing;
+
+    fn standing(&self) -> &Standing {
+        self.machine.standing()
+    }
+
+    fn withdraw(&mut self) {
+        self.is_withdrawing = true;
+    }
+
+    fn has_withdrawn(&self) -> bool {
+        self.machine.is_over()
+    }
 }
 
 pub(super) fn start<S: Session>(
@@ -37,6 +50,7 @@ pub(super) fn start<S: Session>(
         machine: Registering::new(entry, config.clone(), seed()),
         load: None,
         is_leaving: false,
+        is_withdrawing: false,
     });
     let task = Task {
         shared: shared.clone(),
@@ -53,21 +67,6 @@ pub(super) fn start<S: Session>(
     }))
 }
 
-/// The sessions of a registration.
-struct Sessions<S> {
-    now: Option<S>,
-    /// One that was given up, and has the entry still: it ends when the entry is another one's.
-    before: Option<S>,
-}
-
-impl<S> Sessions<S> {
-    fn put_aside(&mut self) {
-        if let Some(session) = self.now.take() {
-            self.before.get_or_insert(session);
-        }
-    }
-}
-
 struct Task<T> {
     shared: Arc<Shared<State>>,
     location: String,
@@ -78,10 +77,7 @@ struct Task<T> {
 
 impl<T> Task<T> {
     async fn run<S: Session<Target = T>>(&self) {
-        let mut sessions: Sessions<S> = Sessions {
-            now: None,
-            before: None,
-        };
+        let mut sessions = Sessions::<S>::default();
         let mut events = vec![RegisteringEvent::Tick];
         loop {
             let mut effects = Vec::new();
@@ -106,7 +102,7 @@ impl<T> Task<T> {
                 match event {
                     RegisteringEvent::Ended(_) => sessions.now = None,
                     RegisteringEvent::Failed(_) => sessions.put_aside(),
-                    RegisteringEvent::Written => self.close(&mut sessions.before).await,
+                    RegisteringEvent::Written => close(&mut sessions.before, self.answer).await,
                     _ => {}
                 }
             }
@@ -139,8 +135,7 @@ impl<T> Task<T> {
         use RegisteringEffect as Effect;
         let answer = match (effect, sessions.now.as_mut()) {
             (Effect::Close, _) => {
-                self.close(&mut sessions.now).await;
-                self.close(&mut sessions.before).await;
+                sessions.close(self.answer).await;
                 return None;
             }
             (Effect::Connect, _) => {
@@ -188,18 +183,13 @@ impl<T> Task<T> {
         Some(answer.unwrap_or_else(RegisteringEvent::Failed))
     }
 
-    async fn close<S: Session>(&self, session: &mut Option<S>) {
-        if let Some(session) = session.take() {
-            let _ = tokio::time::timeout(self.answer, session.close()).await;
-        }
-    }
-
     /// What the handle has said.
     fn said(&self) -> Vec<RegisteringEvent> {
         let mut state = self.shared.lock();
         let load = state.load.take().map(RegisteringEvent::Refresh);
-        let leave = state.is_leaving.then_some(RegisteringEvent::Withdraw);
-        load.into_iter().chain(leave).collect()
+        let leave = state.is_leaving.then_some(RegisteringEvent::Leaving);
+        let withdraw = state.is_withdrawing.then_some(RegisteringEvent::Withdraw);
+        load.into_iter().chain(leave).chain(withdraw).collect()
     }
 
     fn noticed(&self, change: Change) -> Vec<RegisteringEvent> {
@@ -244,44 +234,24 @@ fn rival(node: Node) -> Option<Rival> {
     })
 }
 
-impl Registration for Handle {
+impl Registration for Handle<State> {
     fn refresh(&self, load: Load) {
-        self.shared.lock().load = Some(load);
-        self.shared.wake.notify_one();
+        self.tell(|state| state.load = Some(load));
+    }
+
+    fn leave(&self) {
+        self.tell(|state| state.is_leaving = true);
     }
 
     fn standing(&self) -> Standing {
-        self.shared.lock().machine.standing().clone()
+        self.now()
     }
 
     fn wait(&self, known: &Standing, timeout: Duration) -> Standing {
-        let is_known = |state: &mut State| state.machine.standing() == known;
-        let state = self.shared.wait_while(timeout, is_known);
-        state.machine.standing().clone()
+        self.wait_for_another(known, timeout)
     }
 
-    fn withdraw(self: Box<Self>, timeout: Duration) -> Result<(), RegistryError> {
-        self.leave();
-        let goes_on = |state: &mut State| !state.machine.is_over();
-        let state = self.shared.wait_while(timeout, goes_on);
-        match state.machine.is_over() {
-            true => Ok(()),
-            false => Err(RegistryError::Late {
-                location: self.location.clone(),
-            }),
-        }
-    }
-}
-
-impl Handle {
-    fn leave(&self) {
-        self.shared.lock().is_leaving = true;
-        self.shared.wake.notify_one();
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.leave();
+    fn withdraw(&self, timeout: Duration) -> Result<(), RegistryError> {
+        self.end(timeout)
     }
 }

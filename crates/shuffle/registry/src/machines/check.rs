@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use treadle_guards::{InvariantError, ensure, ensure_eq};
 
+use super::claiming::{ClaimStanding, Claiming, Step as Claim};
 use super::registering::{Registering, Standing, Step as Registration};
 use super::watching::{Step, Watching};
 
@@ -78,6 +79,23 @@ impl Registering {
         ensure!(
             self.step != Registration::Registered || self.written.is_some(),
             "it is registered, and nothing was written"
+        );
+        Ok(())
+    }
+}
+
+impl Claiming {
+    /// Verifies the invariants.
+    ///
+    /// # Errors
+    /// The first one that does not hold.
+    pub fn check(&self) -> Result<(), InvariantError> {
+        let is_over = self.standing == ClaimStanding::Withdrawn;
+        ensure_eq!(is_over, self.step == Claim::Over, "whether it is over");
+        ensure!(
+            self.step != Claim::Held || self.standing == ClaimStanding::Held,
+            "it is held, and said to be {:?}",
+            self.standing
         );
         Ok(())
     }

@@ -42,6 +42,8 @@ pub enum RegisteringEvent {
     Failed(Failure),
     /// The server's load is this.
     Refresh(Load),
+    /// The server was asked to leave: masters should give it nothing more.
+    Leaving,
     /// The server stops.
     Withdraw,
     /// The entry was removed.
@@ -96,6 +98,14 @@ pub(super) enum Step {
     Over,
 }
 
+/// What changes of an entry, as it was written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Written {
+    at: Duration,
+    load: Option<Load>,
+    is_leaving: bool,
+}
+
 /// The machine of a registration.
 #[derive(Debug)]
 pub struct Registering {
@@ -104,12 +114,12 @@ pub struct Registering {
     pub(super) step: Step,
     pub(super) standing: Standing,
     attempts: Attempts,
-    /// What the registry has: when it was written, and the load.
-    pub(super) written: Option<(Duration, Option<Load>)>,
+    /// What the registry has.
+    pub(super) written: Option<Written>,
     /// When rivals are looked for again.
     pub(super) audit: Duration,
     /// Withdraw as soon as what is under way has ended.
-    is_leaving: bool,
+    is_withdrawing: bool,
 }
 
 impl Registering {
@@ -123,7 +133,7 @@ impl Registering {
             attempts: Attempts::new(seed),
             written: None,
             audit: Duration::ZERO,
-            is_leaving: false,
+            is_withdrawing: false,
         }
     }
 
@@ -159,7 +169,8 @@ impl Registering {
         }
         match event {
             Event::Refresh(load) => self.entry.load = Some(load),
-            Event::Withdraw => self.is_leaving = true,
+            Event::Leaving => self.entry.is_leaving = true,
+            Event::Withdraw => self.is_withdrawing = true,
             Event::Tick => {}
             Event::Connected | Event::Resumed => self.read(effects),
             Event::Rivals(rivals) => self.rivals(rivals, now, effects),
@@ -195,10 +206,10 @@ impl Registering {
     fn proceed(&mut self, now: Duration, effects: &mut Vec<RegisteringEffect>) {
         match self.step {
             // The entry goes with the session.
-            Step::Away(_) | Step::Interrupted(_) if self.is_leaving => {
+            Step::Away(_) | Step::Interrupted(_) if self.is_withdrawing => {
                 self.end(Standing::Withdrawn, effects);
             }
-            Step::Registered if self.is_leaving => {
+            Step::Registered if self.is_withdrawing => {
                 self.step = Step::Withdrawing;
                 effects.push(RegisteringEffect::Remove);
             }
@@ -234,9 +245,9 @@ impl Registering {
             return;
         }
         let is_written = is_there
-            && self
-                .written
-                .is_some_and(|(_, load)| load == self.entry.load)
+            && self.written.is_some_and(|written| {
+                written.load == self.entry.load && written.is_leaving == self.entry.is_leaving
+            })
             && self.standing == Standing::Registered;
         match is_written {
             true => self.step = Step::Registered,
@@ -249,18 +260,25 @@ impl Registering {
 
     fn write(&mut self, now: Duration, effects: &mut Vec<RegisteringEffect>) {
         self.step = Step::Writing;
-        self.written = Some((now, self.entry.load));
+        self.written = Some(Written {
+            at: now,
+            load: self.entry.load,
+            is_leaving: self.entry.is_leaving,
+        });
         effects.push(RegisteringEffect::Write(Box::new(self.entry.clone())));
     }
 
-    /// When the load is to be written.
+    /// When what has changed is to be written.
     fn write_at(&self) -> Option<Duration> {
-        let (at, written) = self.written?;
-        let load = self.entry.load?;
-        let written = written.unwrap_or_default();
+        let written = self.written?;
+        let before = written.load.unwrap_or_default();
         // What changes little is written with the next audit.
-        load.has_changed(&written)
-            .then(|| at + self.config.shortest_refresh)
+        let is_due = written.is_leaving != self.entry.is_leaving
+            || self
+                .entry
+                .load
+                .is_some_and(|load| load.has_changed(&before));
+        is_due.then(|| written.at + self.config.shortest_refresh)
     }
 
     fn end(&mut self, standing: Standing, effects: &mut Vec<RegisteringEffect>) {

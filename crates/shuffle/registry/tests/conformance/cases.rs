@@ -6,6 +6,9 @@ use treadle_shuffle_registry::{
     Credentials, Entry, Load, News, Registration, Standing, encode_entry, open,
 };
 
+pub(crate) use crate::claims::{
+    an_application_has_one_master, the_master_of_an_application_stays_it_while_the_registry_is_away,
+};
 pub(crate) use crate::large::ten_thousand_servers_are_listed;
 
 use crate::certificates::Certificates;
@@ -30,6 +33,7 @@ pub(crate) fn entry(name: &str, incarnation: u64) -> Entry {
             free: 1 << 40,
             ..Load::default()
         }),
+        is_leaving: false,
     }
 }
 
@@ -77,6 +81,7 @@ pub(crate) fn a_server_registers_refreshes_and_withdraws<K: Kind>() {
         is_full: true,
     };
     servers[0].refresh(load);
+    servers[0].leave();
     // A load that changes little is written with the next look at others of the name.
     servers[2].refresh(Load {
         held: 1,
@@ -85,7 +90,8 @@ pub(crate) fn a_server_registers_refreshes_and_withdraws<K: Kind>() {
     for watcher in [&mut early, &mut late] {
         watcher.wait("both loads are refreshed", |watcher| {
             let held = |name: &str| watcher.list[name].load.map(|load| load.held);
-            watcher.list[names[0]].load == Some(load) && held("plain") == Some(1)
+            let leaves = &watcher.list[names[0]];
+            leaves.load == Some(load) && leaves.is_leaving && held("plain") == Some(1)
         });
         assert!(!watcher.has_left());
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use treadle_shuffle_registry::{Entry, Location, News, RegistryError, Standing};
+use treadle_shuffle_registry::{Entry, Location, Master, News, RegistryError, Standing};
 
 use crate::connect;
 use crate::watcher::Watcher;
@@ -42,6 +42,11 @@ fn a_list_is_current_at_once_and_takes_its_servers_alone() {
     server
         .withdraw(Duration::ZERO)
         .expect("there is nothing to do");
+    // It keeps no masters.
+    let claimed = registry.claim(Master::default()).expect("it takes none");
+    assert!(claimed.is_none());
+    let refused = registry.masters(Duration::ZERO).expect_err("it has none");
+    assert!(matches!(refused, RegistryError::NoMasters { .. }));
     master.follow(Duration::ZERO);
     assert!(master.has(&names));
 }

@@ -4,6 +4,7 @@
 mod cases;
 mod certificates;
 mod child;
+mod claims;
 mod etcd;
 mod fixed;
 mod large;
@@ -93,6 +94,8 @@ macro_rules! all_cases {
             a_server_that_flaps_is_held_back,
             a_registry_that_is_away_stops_nothing,
             a_registry_that_has_forgotten_all_is_filled_again,
+            an_application_has_one_master,
+            the_master_of_an_application_stays_it_while_the_registry_is_away,
             what_is_no_entry_is_skipped_and_named,
             wrong_credentials_are_said,
             with_tls_both_sides_show_a_certificate,

@@ -85,6 +85,13 @@ impl Watcher {
         });
     }
 
+    /// Whether a node was skipped since the last `wait`.
+    pub(crate) fn has_skipped(&self) -> bool {
+        self.news
+            .iter()
+            .any(|news| matches!(news, News::Skipped { .. }))
+    }
+
     /// Whether a server left since the last `wait`.
     pub(crate) fn has_left(&self) -> bool {
         self.news.iter().any(|news| matches!(news, News::Left(_)))

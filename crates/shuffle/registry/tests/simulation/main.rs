@@ -1,5 +1,6 @@
 //! The machines of servers and masters on a virtual clock, around a registry that goes away, forgets, and is cut off.
 
+mod claims;
 mod master;
 mod plan;
 mod registry;
@@ -31,6 +32,22 @@ fn every_master_has_the_servers_that_are_there_and_knows_when_its_list_is_old() 
         (sum.stale, 1_000),
     ];
     assert_happened(&sum, &counts);
+}
+
+#[test]
+fn an_application_has_one_master() {
+    let replay = "the seed is $N";
+    let sum: claims::Claims = run_seeds(0..1_000, replay, claims::simulate);
+    let counts = [
+        (sum.held, 1_000),
+        (sum.elsewhere, 1_000),
+        (sum.ended, 1_000),
+        (sum.lost, 1_000),
+        (sum.taken_over, 200),
+    ];
+    assert_happened(&sum, &counts);
+    let symptoms = ["no master holds", "stands as"];
+    assert_noticed(Guard::Renewal.path(), 500, &symptoms, claims::simulate);
 }
 
 #[test]

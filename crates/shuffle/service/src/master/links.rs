@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tracing::debug;
 use treadle_net::{NetError, Options, Peer};
 use treadle_reactor::thread::lock;
+use treadle_shuffle::ApplicationId;
 
 use crate::master::Inner;
 use crate::master::visitor::Visitor;
@@ -53,7 +54,7 @@ struct Place {
 }
 
 impl Links {
-    pub(super) fn new(net: Options, name: String, application: u64) -> Self {
+    pub(super) fn new(net: Options, name: String, application: Option<ApplicationId>) -> Self {
         let ours = Protocol::ours();
         Self {
             net,
@@ -62,7 +63,7 @@ impl Links {
                 version: env!("CARGO_PKG_VERSION").into(),
                 newest: ours.newest,
                 oldest: ours.oldest,
-                application: Some(application),
+                application: application.map(|application| application.0),
             },
             places: Mutex::default(),
             changed: Condvar::new(),

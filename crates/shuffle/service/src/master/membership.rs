@@ -61,9 +61,15 @@ impl State {
     }
 
     pub(super) fn join(&mut self, peer: &Peer, hello: Hello) -> Result<u32, String> {
-        let names = [&hello.name, &hello.address, &hello.domain];
+        let names = [
+            &hello.name,
+            &hello.address,
+            &hello.domain,
+            &hello.rack,
+            &hello.host_kind,
+        ];
         if names.iter().any(|name| name.len() > wire::LONGEST_NAME) {
-            return Err("its name, address or domain is too long".into());
+            return Err("its name, address, domain, rack or kind of host is too long".into());
         }
         let protocol = self.admit(&hello)?;
         let is_server = hello.is_server();
@@ -77,7 +83,9 @@ impl State {
             }
             self.lose(id);
         }
-        if is_server && self.servers().any(|other| other.hello.name == hello.name) {
+        // One that leaves makes room for the next with its name.
+        let is_same = |other: &Member| other.hello.name == hello.name && !other.is_leaving;
+        if is_server && self.servers().any(is_same) {
             return Err(format!(
                 "another shuffle server is called {}: choose another name",
                 hello.name

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::json;
+use serde_json::{Value as Json, json};
 use treadle_reactor::awake;
 use treadle_shuffle::{ApplicationId, MasterEvent, ShuffleId, Spec, Tenant};
 use treadle_types::Runs;
@@ -14,7 +14,8 @@ use crate::master::{MOST_PARTITIONS, MOST_SHUFFLES};
 use crate::wire::{self, Answer, Call, Claim, Register, What};
 
 impl State {
-    pub(super) fn answer(&mut self, from: u32, call: Call) -> Answer {
+    /// Answers a member. `registry` says what is known of the registry, if that is no master.
+    pub(super) fn answer(&mut self, from: u32, call: Call, registry: Option<Json>) -> Answer {
         let mut answer = Answer {
             number: call.number,
             ..Answer::default()
@@ -42,7 +43,7 @@ impl State {
                 Ok(())
             }
             Some(What::State(_)) => {
-                answer.text = self.json();
+                answer.text = self.json(registry);
                 Ok(())
             }
             Some(What::Records(_)) => {
@@ -100,6 +101,7 @@ impl State {
             outputs,
             aligned: None,
             copies: is.copies,
+            is_handed_over: true,
             preferred: Vec::new(),
             committed: is.committed.map(Into::into),
         };
@@ -160,15 +162,20 @@ impl State {
             true => **id == from,
             false => member.hello.name == name && member.hello.is_server(),
         };
-        let Some((&id, _)) = self.members.iter().find(is_meant) else {
+        // Of two with one name, the earlier one leaves already.
+        let Some((&id, member)) = self.members.iter().rev().find(is_meant) else {
             return Err(format!("no shuffle server is called {name}"));
         };
+        // It tells its other masters.
+        if id != from {
+            wire::send_bytes(&member.peer, wire::LEAVE, Vec::new());
+        }
         self.ask_to_leave(id);
         self.servers_changed();
         Ok(())
     }
 
-    pub(super) fn json(&self) -> String {
+    pub(super) fn json(&self, registry: Option<Json>) -> String {
         let servers = self.members.iter();
         let servers = servers.filter(|(_, member)| member.hello.is_server());
         let mut partitions = BTreeMap::<u32, u64>::new();
@@ -185,6 +192,8 @@ impl State {
                 "name": member.hello.name,
                 "address": member.hello.address,
                 "domain": member.hello.domain,
+                "rack": member.hello.rack,
+                "host_kind": member.hello.host_kind,
                 "version": member.hello.version,
                 "protocol": member.protocol,
                 "factor": member.hello.weight,
@@ -227,6 +236,7 @@ impl State {
                 "application": format!("{:016x}", claim.application),
                 "address": claim.address,
             })).collect::<Vec<_>>(),
+            "registry": registry,
         })
         .to_string()
     }

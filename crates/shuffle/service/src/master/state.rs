@@ -10,6 +10,8 @@ use treadle_shuffle::{
 };
 use treadle_shuffle_wire::encode_shuffled;
 
+use crate::config;
+use crate::master::MasterOptions;
 use crate::master::known::Known;
 use crate::master::membership::Member;
 use crate::master::registry::Registry;
@@ -37,6 +39,28 @@ pub(super) struct State {
 }
 
 impl State {
+    /// That of a master with a number. `has_recorder`: another master keeps the records, too.
+    pub(super) fn new(number: u32, options: &MasterOptions, has_recorder: bool) -> Self {
+        Self {
+            number,
+            // Small shuffles of many masters do not all begin at the same server.
+            machine: Machine::beginning(config(), number as usize),
+            registry: Registry::default(),
+            leaving: BTreeSet::new(),
+            leases: Leases::new(options.lease),
+            records: Records::new(has_recorder),
+            members: BTreeMap::new(),
+            shuffles: BTreeMap::new(),
+            domains: HashMap::new(),
+            last_domain: 0,
+            last_member: 0,
+            last_shuffle: u64::from(number) << 32,
+            is_told: options.is_told,
+            timeout: options.timeout,
+            lease: options.lease,
+        }
+    }
+
     /// Hands the machine an event, and does what follows.
     pub(super) fn tell(&mut self, event: MasterEvent) -> Result<(), String> {
         self.records.saw(&event);

@@ -11,7 +11,7 @@ use treadle_reactor::thread::lock;
 use treadle_shuffle_wire::decode_shuffled;
 
 use crate::master::Inner;
-use crate::wire::{self, Call, Hello, Room, Welcome};
+use crate::wire::{self, Call, Hello, Room, Welcome, What};
 
 /// Takes connections of members.
 pub(super) struct Members(pub(super) Weak<Inner>);
@@ -130,8 +130,14 @@ impl Visitor {
                 Err(format!("it does not serve this master: {reason}"))
             }
             (wire::CALL, Some(id)) => {
+                // What is said of the registry may have to read a file.
+                drop(state);
                 let call: Call = wire::decode(bytes).map_err(|error| malformed(&error))?;
-                let answer = state.answer(id, call);
+                let registry = match call.what {
+                    Some(What::State(_)) => inner.registry(),
+                    _ => None,
+                };
+                let answer = lock(&inner.state).answer(id, call, registry);
                 wire::send(&self.peer, wire::ANSWER, &answer);
                 Ok(())
             }

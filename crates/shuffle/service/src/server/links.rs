@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use treadle_shuffle::{ApplicationId, LinkId, ServerId, ToMaster};
 use treadle_shuffle_node::{Callbacks, Done, Plane, Waiter};
 use treadle_shuffle_wire::{decode_shuffled, encode_shuffled};
 
-use crate::wire::{self, Hello, Met, Room, Welcome};
+use crate::wire::{self, Call, Hello, Met, Room, Welcome, What};
 
 /// The links of a server.
 pub(crate) struct Links {
@@ -28,6 +28,8 @@ pub(crate) struct Links {
     outbox: Mutex<Vec<(LinkId, Said)>>,
     /// Held while it is said.
     sending: Mutex<()>,
+    /// All masters are asked to copy what is here elsewhere.
+    is_leaving: AtomicBool,
     /// Why the server cannot go on, if it cannot.
     failed: OnceLock<String>,
 }
@@ -56,6 +58,7 @@ impl Links {
             hello: Mutex::new(hello),
             outbox: Mutex::default(),
             sending: Mutex::default(),
+            is_leaving: AtomicBool::new(false),
             failed: OnceLock::new(),
         })
     }
@@ -82,7 +85,7 @@ impl Links {
             incarnation: welcome.master,
         };
         let of_it = Link {
-            peer,
+            peer: peer.clone(),
             master: welcome.master,
             received: 0,
             is_drained: false,
@@ -90,6 +93,9 @@ impl Links {
         lock(&self.table).insert(link, of_it);
         self.plane()
             .governed(link, me, application.map(ApplicationId));
+        if self.is_leaving() {
+            ask_to_leave(&peer);
+        }
         link
     }
 
@@ -135,6 +141,7 @@ impl Links {
                 self.plane().met(server, address);
             }
             wire::LOST => self.plane().lost(met()?.0),
+            wire::LEAVE => self.leave(),
             wire::DRAINED => {
                 if let Some(link) = lock(&self.table).get_mut(&link) {
                     link.is_drained = true;
@@ -145,10 +152,28 @@ impl Links {
         Ok(())
     }
 
-    /// Whether all masters have asked the server to leave, and none has anything here.
+    /// Asks all masters to copy what is here elsewhere, those that connect from now on, too.
+    pub(super) fn leave(&self) {
+        if self.is_leaving.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        for link in lock(&self.table).values() {
+            ask_to_leave(&link.peer);
+        }
+    }
+
+    pub(super) fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::SeqCst)
+    }
+
+    /// Whether all masters know that the server leaves, and none has anything here. Without a master there is nobody
+    /// who could: then it counts whether the server leaves.
     pub(super) fn is_drained(&self) -> bool {
         let table = lock(&self.table);
-        !table.is_empty() && table.values().all(|link| link.is_drained)
+        match table.is_empty() {
+            true => self.is_leaving(),
+            false => table.values().all(|link| link.is_drained),
+        }
     }
 
     /// Tells all masters what room there is.
@@ -181,6 +206,12 @@ impl Links {
     pub(super) fn failed(&self) -> Option<&str> {
         self.failed.get().map(String::as_str)
     }
+}
+
+/// Asks a master to copy what it has here elsewhere. Nobody waits for the answer.
+fn ask_to_leave(master: &Peer) {
+    let what = Some(What::Drain(String::new()));
+    wire::send(master, wire::CALL, &Call { number: 0, what });
 }
 
 impl fmt::Debug for Links {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use treadle_net::NetError;
 use treadle_shuffle::{Generation, ReceiptError};
+use treadle_shuffle_registry::RegistryError;
 use treadle_shuffle_service::ServiceError;
 
 /// What a call was about.
@@ -63,6 +64,14 @@ pub enum Error {
         at: At,
         /// Why not.
         source: NetError,
+    },
+    /// A registry of servers does not answer, or refuses.
+    #[error("{at}: {reason}")]
+    Registry {
+        /// What was done.
+        at: At,
+        /// Which registry, and why not.
+        reason: String,
     },
     /// The master refuses what it was asked. It does so after the end of a shuffle, too.
     #[error("{at}: {reason}")]
@@ -192,6 +201,7 @@ impl Error {
     pub fn at(&self) -> &At {
         match self {
             Self::Unreachable { at, .. }
+            | Self::Registry { at, .. }
             | Self::Refused { at, .. }
             | Self::Gone { at, .. }
             | Self::RowsLost { at, .. }
@@ -209,10 +219,38 @@ impl Error {
         }
     }
 
-    /// What an error of the service means. `stopped`: what has ended the wait, if it was that.
-    pub(crate) fn of_service(error: ServiceError, at: &At, stopped: Option<Self>) -> Self {
+    pub(crate) fn invalid(at: &At, reason: impl fmt::Display) -> Self {
+        Self::Invalid {
+            at: at.clone(),
+            reason: reason.to_string(),
+        }
+    }
+
+    /// What an error of a registry means.
+    pub(crate) fn of_registry(error: &RegistryError, at: &At) -> Self {
+        let reason = error.to_string();
         let at = at.clone();
         match error {
+            RegistryError::Unanswered { .. } | RegistryError::Late { .. } => {
+                Self::Registry { at, reason }
+            }
+            RegistryError::System { .. } => Self::Failed { at, reason },
+            _ => Self::Invalid { at, reason },
+        }
+    }
+
+    /// What an error of the service means. `stopped`: what has ended the wait, if it was that.
+    pub(crate) fn of_service(error: ServiceError, at: &At, stopped: Option<Self>) -> Self {
+        if let ServiceError::Unusable(error) = &error {
+            return Self::of_registry(error, at);
+        }
+        let at = at.clone();
+        match error {
+            // A registry that does not answer in time says why.
+            ServiceError::Registry(reason) => match stopped {
+                Some(interrupted @ Self::Interrupted { .. }) => interrupted,
+                _ => Self::Registry { at, reason },
+            },
             ServiceError::Net(NetError::Timeout | NetError::Interrupted) | ServiceError::Late => {
                 stopped.unwrap_or(Self::Interrupted { at })
             }

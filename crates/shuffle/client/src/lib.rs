@@ -3,7 +3,7 @@
 //! A shuffle moves rows from *maps* (its inputs) to *partitions* (its outputs). The service keeps them on servers of its own,
 //! each row in two copies, so that no row is lost when the process that wrote it ends, or when a server is lost.
 //!
-//! 1. [`Service::connect`] connects to `treadle shuffle-master`.
+//! 1. [`Service::connect`] connects to `treadle shuffle-master`, or takes the servers of another registry.
 //! 2. [`Service::register`] registers a shuffle. Other processes [attach](Service::attach) to it by its number.
 //! 3. [`Shuffle::writer`] takes the rows of a map, and pushes them to the servers of their partitions. It returns a
 //!    [`Receipt`].
@@ -20,7 +20,7 @@
 //!
 //! # fn main() -> Result<(), Error> {
 //! // A service in this process. Elsewhere it is `treadle shuffle-master` and some `treadle shuffle-server`.
-//! let options = Options::new(7).secret("what the processes of a cluster share")?;
+//! let options = Options::new().secret("what the processes of a cluster share")?;
 //! let mut wait = Wait::within(Duration::from_secs(60));
 //! let master = Master::start(&options)?;
 //! # let directory = tempfile::tempdir().expect("there is a directory for temporary files");
@@ -76,7 +76,7 @@
 //! | module | concept |
 //! | --- | --- |
 //! | `options`, `kind` | how a process connects; what a shuffle is, and its rows |
-//! | `service` | the connection, and those to masters of other applications |
+//! | `service`, `masters` | the connection, and those to masters of other applications; where these are |
 //! | `shuffle`, `writer`, `reader`, `receipt` | records of bytes, from maps to partitions |
 //! | `raw`, `source` | the same for rows in memory of the host |
 //! | `attempts` | how often a call is tried |
@@ -89,6 +89,7 @@ mod attempts;
 mod error;
 mod kind;
 pub mod local;
+mod masters;
 mod options;
 mod raw;
 mod reader;

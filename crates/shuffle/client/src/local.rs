@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use treadle_net::Wait;
+use treadle_shuffle_registry::Location;
 use treadle_shuffle_service::{MasterOptions, ServerOptions, ShuffleMaster, ShuffleServer};
 
 use crate::{At, Error, Options};
@@ -29,10 +30,7 @@ impl Master {
     pub fn start(options: &Options) -> Result<Self, Error> {
         let at = At::Service("starting a shuffle master".into());
         let address = options.address("127.0.0.1:0");
-        let address = address.map_err(|source| Error::Unreachable {
-            at: at.clone(),
-            source,
-        })?;
+        let address = address.map_err(|error| Error::invalid(&at, error))?;
         let options = MasterOptions {
             address,
             net: options.net().clone(),
@@ -83,28 +81,29 @@ impl ServerSpec {
 pub struct Server(ShuffleServer);
 
 impl Server {
-    /// Starts one that joins the master at an address. Its memory is that of the process.
+    /// Starts one that joins the master at an address, or registers in another registry. Its memory is that of the process.
     ///
     /// # Errors
-    /// [`Error::Unreachable`], [`Error::Refused`], [`Error::TimedOut`]; [`Error::Failed`]: the process takes so much memory
+    /// [`Error::Invalid`], [`Error::Unreachable`], [`Error::Refused`], [`Error::TimedOut`]; [`Error::Failed`]: the process takes so much memory
     /// already that the limit cannot be kept.
     pub fn start(
-        master: &str,
+        registry: &str,
         spec: ServerSpec,
         options: &Options,
         wait: &mut Wait<'_>,
     ) -> Result<Self, Error> {
-        let at = At::Service(format!("joining the shuffle master at {master}"));
-        let unusable = |source| Error::Unreachable {
-            at: at.clone(),
-            source,
-        };
+        let at = At::Service(format!("registering a shuffle server at {registry}"));
+        let registry = Location::of(registry, options.net().tls.is_some());
+        let registry = registry.map_err(|error| Error::invalid(&at, error))?;
+        let listen = options.address("127.0.0.1:0");
         let options = ServerOptions {
-            master: options.address(master).map_err(unusable)?,
+            registry,
             net: options.net().clone(),
             patience: Some(PATIENCE),
-            listen: options.address("127.0.0.1:0").map_err(unusable)?,
+            listen: listen.map_err(|error| Error::invalid(&at, error))?,
             domain: spec.name.clone(),
+            rack: String::new(),
+            host_kind: String::new(),
             name: spec.name,
             weight: 1,
             directories: vec![spec.directory],
@@ -116,6 +115,11 @@ impl Server {
         started
             .map(Self)
             .map_err(|error| Error::of_service(error, &at, None))
+    }
+
+    /// Where it listens, for lists of servers.
+    pub fn address(&self) -> String {
+        self.0.address().to_string()
     }
 
     /// Waits until it is over, and says why. `None`: the time has passed.

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use treadle_compress::Codec;
+use treadle_net::address::AddressError;
 use treadle_net::{Address, NetError, Options as Net};
-use treadle_security::secret::Secret;
+use treadle_security::secret::{Secret, SecretError, random};
 use treadle_security::tls::TlsOptions;
 use treadle_shuffle::{ApplicationId, Tenant};
-use treadle_shuffle_service::MemberOptions;
+use treadle_shuffle_registry::Location;
+use treadle_shuffle_service::{MemberOptions, RegistryOptions};
 
 use crate::{At, Error, Kind};
 
@@ -21,7 +23,9 @@ const CONNECT: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 pub struct Options {
     name: String,
-    application: u64,
+    application: ApplicationId,
+    /// Whether other processes have the same application.
+    pub(crate) is_shared: bool,
     pub(crate) priority: u32,
     pub(crate) own_master: bool,
     pub(crate) listen: Option<String>,
@@ -29,15 +33,13 @@ pub struct Options {
 }
 
 impl Options {
-    /// Those of a process of an application. Processes of one application share its shuffles, and lose them together: give
-    /// all of them one number, and other applications other ones. Random numbers do.
-    ///
-    /// Without more, it proves the secret of this user (the file that `TREADLE_SECRET_FILE` names, or
-    /// `~/.config/treadle/secret`), and connects to this machine only.
-    pub fn new(application: u64) -> Self {
+    /// Those of a process that is an application of its own. Without more, it proves the secret of this user (the file
+    /// that `TREADLE_SECRET_FILE` names, or `~/.config/treadle/secret`), and connects to this machine only.
+    pub fn new() -> Self {
         Self {
             name: format!("process-{}", std::process::id()),
-            application,
+            application: ApplicationId(u64::from_le_bytes(random())),
+            is_shared: false,
             priority: 1,
             own_master: true,
             listen: None,
@@ -46,6 +48,15 @@ impl Options {
                 ..Net::default()
             },
         }
+    }
+
+    /// Processes of one application share its shuffles, and lose them together: give all of them one number, and other
+    /// applications other ones. By default a random number.
+    #[must_use]
+    pub fn application(mut self, number: u64) -> Self {
+        self.application = ApplicationId(number);
+        self.is_shared = true;
+        self
     }
 
     /// What logs and records call this process.
@@ -64,8 +75,8 @@ impl Options {
     }
 
     /// Whether the master of this application is in this process, unless a process of it has one already. Its shuffles
-    /// end with that process, and with nothing else. `false`: the process at the address is the master. Shuffles outlive
-    /// this process then, and end with that one. By default `true`.
+    /// end with that process, and with nothing else. `false`: the process at the address is the master, which a registry
+    /// of another kind is not. Shuffles outlive this process then, and end with that one. By default `true`.
     #[must_use]
     pub fn own_master(mut self, own_master: bool) -> Self {
         self.own_master = own_master;
@@ -83,19 +94,19 @@ impl Options {
     /// Proves this secret, of 16 to 1024 bytes.
     ///
     /// # Errors
-    /// [`Error::Unreachable`]: it has another length.
+    /// [`Error::Invalid`]: it has another length.
     pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Result<Self, Error> {
-        self.net.secret = Some(Secret::new(secret).map_err(|error| unusable(error.into()))?);
+        self.net.secret = Some(Secret::new(secret).map_err(unusable)?);
         Ok(self)
     }
 
     /// Proves the secret in this file, which nobody else may read.
     ///
     /// # Errors
-    /// [`Error::Unreachable`]: it cannot be read, or others can read it.
+    /// [`Error::Invalid`]: it cannot be read, or others can read it.
     pub fn secret_file(mut self, path: impl AsRef<Path>) -> Result<Self, Error> {
         let secret = Secret::from_file(path.as_ref());
-        self.net.secret = Some(secret.map_err(|error| unusable(error.into()))?);
+        self.net.secret = Some(secret.map_err(unusable)?);
         Ok(self)
     }
 
@@ -131,9 +142,18 @@ impl Options {
             net: self.net.clone(),
             name: self.name.clone(),
             tenant: Tenant {
-                application: ApplicationId(self.application),
+                application: self.application,
                 priority: self.priority,
             },
+        }
+    }
+
+    /// What the application's own master is to a registry.
+    pub(crate) fn registered(&self, location: Location) -> RegistryOptions {
+        RegistryOptions {
+            location,
+            name: self.name.clone(),
+            application: Some(self.application),
         }
     }
 
@@ -141,29 +161,24 @@ impl Options {
     ///
     /// # Errors
     /// It is none.
-    pub(crate) fn address(&self, text: &str) -> Result<Address, NetError> {
-        let scheme = match (text.contains("://"), &self.net.tls) {
-            (true, _) => "",
-            (false, Some(_)) => "treadle+tls://",
-            (false, None) => "treadle://",
-        };
-        Ok(format!("{scheme}{text}").parse::<Address>()?)
+    pub(crate) fn address(&self, text: &str) -> Result<Address, AddressError> {
+        Address::of(text, self.net.tls.is_some())
     }
 
     /// Where an own master listens.
     ///
     /// # Errors
-    /// The address is none, or that of the service has no way there.
-    pub(crate) fn own_address(&self, service: &Address) -> Result<Address, NetError> {
+    /// The address is none, or that of the registry has no way there.
+    pub(crate) fn own_address(&self, registry: &Location) -> Result<Address, NetError> {
         if let Some(listen) = &self.listen {
-            return self.address(listen);
+            return Ok(self.address(listen)?);
         }
-        let host = match service.is_loopback() {
-            true => "127.0.0.1".into(),
-            false => reached_from(service)?,
+        let host = match registry.first().filter(|first| !first.is_loopback()) {
+            None => "127.0.0.1".into(),
+            Some(first) => reached_from(&first)?,
         };
         Ok(Address {
-            tls: service.tls,
+            tls: self.net.tls.is_some(),
             host,
             port: 0,
         })
@@ -188,10 +203,13 @@ fn reached_from(other: &Address) -> Result<String, NetError> {
     })
 }
 
-fn unusable(source: NetError) -> Error {
-    Error::Unreachable {
-        at: At::Service("taking a secret".into()),
-        source,
+fn unusable(error: SecretError) -> Error {
+    Error::invalid(&At::Service("taking a secret".into()), error)
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -264,9 +282,9 @@ mod tests {
 
     #[test]
     fn an_address_without_a_scheme_has_tls_if_there_are_certificates() {
-        let plain = Options::new(1);
+        let plain = Options::new();
         assert!(!plain.address("localhost:7").unwrap().tls);
-        let tls = Options::new(1).tls("ca", "certificate", "key");
+        let tls = Options::new().tls("ca", "certificate", "key");
         assert!(tls.address("localhost:7").unwrap().tls);
         assert!(!tls.address("treadle://localhost:7").unwrap().tls);
         assert!(plain.address("localhost").is_err());
@@ -275,8 +293,8 @@ mod tests {
 
     #[test]
     fn an_own_master_listens_where_the_service_is_reached_from_or_where_it_is_told() {
-        let options = Options::new(1);
-        let near = options.address("localhost:7").unwrap();
+        let options = Options::new();
+        let near = Location::of("localhost:7", false).unwrap();
         assert_eq!(options.own_address(&near).unwrap().host, "127.0.0.1");
         let told = options.listen("[::1]:9").own_address(&near).unwrap();
         assert_eq!((told.host.as_str(), told.port), ("::1", 9));
@@ -284,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_secret_that_is_too_short_is_refused() {
-        let refused = Options::new(1).secret(b"short").unwrap_err();
+        let refused = Options::new().secret(b"short").unwrap_err();
         assert!(refused.to_string().contains("has 5 bytes"), "{refused}");
     }
 }

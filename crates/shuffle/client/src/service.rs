@@ -3,23 +3,20 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
 use treadle_net::{Address, Wait};
 use treadle_shuffle::Generation;
-use treadle_shuffle_service::{
-    About, MasterOptions, Member, MemberOptions, ServiceError, ShuffleMaster,
-};
+use treadle_shuffle_registry::Location;
+use treadle_shuffle_service::{About, MasterOptions, Member, ServiceError, ShuffleMaster};
 use treadle_types::Runs;
 
-use crate::attempts::stopped;
+use crate::attempts::{attempts, stopped};
 use crate::kind::Note;
+use crate::masters::master_of;
 use crate::{At, Error, Kind, Options, Part, RawShuffle, Shuffle, Spec};
 
-/// Between two attempts to find the master of an application.
-const PAUSE: Duration = Duration::from_millis(100);
 /// Of an own master: an application is gone when none of its processes was connected for so long. What is taken for a
 /// silence the service says.
 const LEASE: Duration = Duration::from_secs(60);
@@ -37,7 +34,7 @@ pub struct Service(Arc<Inner>);
 struct Inner {
     options: Options,
     /// Who knows the servers.
-    registry: Address,
+    registry: Location,
     /// To the master of this application.
     member: Arc<Member>,
     /// Where that is.
@@ -50,51 +47,43 @@ struct Inner {
 
 impl Service {
     /// Connects to the service whose `treadle shuffle-master` is at an address: `host:port`, or the same after `treadle://` or
-    /// `treadle+tls://`.
+    /// `treadle+tls://`. Or it takes the servers of another registry: `zk://host/path`, `etcd://host/prefix` (with the
+    /// crate's features of these names, and credentials from the environment), `static:host:port` or `static:/file`.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: the priority is 0. [`Error::Unreachable`]: nobody answers there, the secret or the certificates are not those of the service, or the
-    /// address has no TLS. [`Error::Refused`]: it is of another release. [`Error::TimedOut`].
+    /// [`Error::Invalid`]: the address cannot be used, or the options cannot be with it. [`Error::Unreachable`]: nobody
+    /// answers there, the secret or the certificates are not those of the service, or the address has no TLS.
+    /// [`Error::Registry`]: a registry does not answer, or refuses. [`Error::Refused`]: the service is of another
+    /// release. [`Error::TimedOut`].
     pub fn connect(address: &str, options: Options, wait: &mut Wait<'_>) -> Result<Self, Error> {
         let at = At::Service(format!("connecting to the shuffle service at {address}"));
-        let unusable = |source| Error::Unreachable {
-            at: at.clone(),
-            source,
-        };
-        if options.priority == 0 {
-            let reason = "a priority of 0: give 1 or more".into();
-            return Err(Error::Invalid {
-                at: at.clone(),
-                reason,
-            });
-        }
-        let registry = options.address(address).map_err(unusable)?;
-        loop {
-            let (own, master) = match options.own_master {
-                false => (None, registry.clone()),
-                true => own_master(&options, &registry, &at, wait)?,
+        let registry = Location::of(address, options.net().tls.is_some());
+        let registry = registry.map_err(|error| Error::invalid(&at, error))?;
+        check_options(&options, &registry).map_err(|reason| Error::invalid(&at, reason))?;
+        let (own, master, member) = attempts(wait, &at, |_, wait| {
+            let (own, master) = match &registry {
+                Location::BuiltIn(master) if !options.own_master => (None, master.clone()),
+                registry => own_master(&options, registry, &at, wait)?,
             };
             match Member::connect(options.member(master.clone()), wait) {
-                Ok(member) => {
-                    return Ok(Self(Arc::new(Inner {
-                        options,
-                        registry,
-                        member: Arc::new(member),
-                        master,
-                        own,
-                        others: Mutex::default(),
-                    })));
+                Ok(member) => Ok(Some((own, master, Arc::new(member)))),
+                // A master that has just ended: the registry does not know it yet.
+                Err(ServiceError::Net(_))
+                    if own.is_none() && options.own_master && wait.check().is_ok() =>
+                {
+                    Ok(None)
                 }
-                // A master that has just ended: the service does not know it yet.
-                Err(ServiceError::Net(_)) if own.is_none() && options.own_master => {
-                    if let Some(stopped) = stopped(wait, &at) {
-                        return Err(stopped);
-                    }
-                    thread::sleep(PAUSE);
-                }
-                Err(error) => return Err(Error::of_service(error, &at, stopped(wait, &at))),
+                Err(error) => Err(Error::of_service(error, &at, stopped(wait, &at))),
             }
-        }
+        })?;
+        Ok(Self(Arc::new(Inner {
+            options,
+            registry,
+            member,
+            master,
+            own,
+            others: Mutex::default(),
+        })))
     }
 
     /// Registers a shuffle. It costs one message, for any numbers.
@@ -175,19 +164,25 @@ impl Service {
         if (number >> 32) as u32 == self.0.member.id().incarnation {
             return Ok(Arc::clone(&self.0.member));
         }
-        let registry = self.other(&self.0.registry, at, wait)?;
-        let found = registry.master_of(number, &mut || wait.check().is_err());
-        match found.map_err(|error| Error::of_service(error, at, stopped(wait, at)))? {
-            None => Ok(registry),
-            Some(address) => {
-                let address = self.0.options.address(&address);
-                let address = address.map_err(|source| Error::Unreachable {
-                    at: at.clone(),
-                    source,
-                })?;
-                self.other(&address, at, wait)
+        let address = match &self.0.registry {
+            Location::BuiltIn(registry) => {
+                let registry = self.other(registry, at, wait)?;
+                let found = registry.master_of(number, &mut || wait.check().is_err());
+                let found =
+                    found.map_err(|error| Error::of_service(error, at, stopped(wait, at)))?;
+                match found {
+                    None => return Ok(registry),
+                    Some(address) => address,
+                }
             }
-        }
+            location => master_of(location, number, at, wait)?,
+        };
+        let address = self.0.options.address(&address);
+        self.other(
+            &address.map_err(|error| Error::invalid(at, error))?,
+            at,
+            wait,
+        )
     }
 
     /// The connection to a master, which may be another one.
@@ -249,16 +244,15 @@ impl fmt::Debug for Service {
 /// Starts the master of this application; where it is. `None`: another process has it.
 fn own_master(
     options: &Options,
-    registry: &Address,
+    registry: &Location,
     at: &At,
     wait: &mut Wait<'_>,
 ) -> Result<(Option<ShuffleMaster>, Address), Error> {
-    let unusable = |source| Error::Unreachable {
+    let address = options.own_address(registry);
+    let address = address.map_err(|source| Error::Unreachable {
         at: at.clone(),
         source,
-    };
-    let address = options.own_address(registry).map_err(unusable)?;
-    let member: MemberOptions = options.member(registry.clone());
+    })?;
     let started = ShuffleMaster::start(
         MasterOptions {
             address,
@@ -266,7 +260,7 @@ fn own_master(
             timeout: SILENCE,
             lease: LEASE,
             is_told: false,
-            registry: Some(member),
+            registry: Some(options.registered(registry.clone())),
         },
         wait,
     );
@@ -276,9 +270,26 @@ fn own_master(
             Ok((Some(master), address))
         }
         Err(ServiceError::Elsewhere(address)) => {
-            Ok((None, options.address(&address).map_err(unusable)?))
+            let address = options.address(&address);
+            Ok((None, address.map_err(|error| Error::invalid(at, error))?))
         }
         Err(error) => Err(Error::of_service(error, at, stopped(wait, at))),
+    }
+}
+
+/// Whether a process can use a registry like this; otherwise what to do.
+fn check_options(options: &Options, registry: &Location) -> Result<(), String> {
+    match registry {
+        _ if options.priority == 0 => Err("a priority of 0: give 1 or more".into()),
+        Location::BuiltIn(_) => Ok(()),
+        _ if !options.own_master => Err(format!(
+            "own_master(false) needs the address of `treadle shuffle-master`: {registry} has servers, and is no master"
+        )),
+        Location::List(_) | Location::File(_) if options.is_shared => Err(format!(
+            "{registry} is a list of servers, and does not know which application has a master: leave application() \
+             out, or use `treadle shuffle-master`, ZooKeeper or etcd"
+        )),
+        _ => Ok(()),
     }
 }
 

@@ -22,7 +22,10 @@ fn who_has_another_secret_or_another_address_is_refused() {
     let servers = Servers::new();
     let address = servers.master.address();
     for own_master in [false, true] {
-        let other = Options::new(1).secret("another secret, as long").unwrap();
+        let other = Options::new()
+            .application(1)
+            .secret("another secret, as long")
+            .unwrap();
         let refused = Service::connect(&address, other.own_master(own_master), &mut soon());
         let error = refused.unwrap_err();
         assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");

@@ -27,7 +27,7 @@ pub(super) fn soon() -> Wait<'static> {
 }
 
 pub(super) fn options(application: u64) -> Options {
-    let options = Options::new(application);
+    let options = Options::new().application(application);
     options.secret("the secret of these tests").unwrap()
 }
 

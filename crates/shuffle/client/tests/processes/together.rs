@@ -117,7 +117,11 @@ fn with_certificates_everything_is_encrypted_and_others_are_refused() {
     let directory = certificates.path();
     create(directory, &["node".into()], 10, false).unwrap();
     let of = |name| directory.join(name).to_str().unwrap().to_owned();
-    let options = || Options::new(1).tls(of("ca.pem"), of("node.pem"), of("node-key.pem"));
+    let options = || {
+        Options::new()
+            .application(1)
+            .tls(of("ca.pem"), of("node.pem"), of("node-key.pem"))
+    };
     let master = Master::start(&options()).unwrap();
     let address = master.address();
     assert!(address.starts_with("treadle+tls://"));
@@ -127,7 +131,8 @@ fn with_certificates_everything_is_encrypted_and_others_are_refused() {
     let shuffle = register(&service, 3, 4);
     let generation = shuffle.commit(&write_all(&shuffle), &mut soon()).unwrap();
     compare(&shuffle, generation);
-    let plain = Options::new(2)
+    let plain = Options::new()
+        .application(2)
         .secret("what the processes of a cluster share")
         .unwrap();
     let refused = Service::connect(&address, plain, &mut soon()).unwrap_err();

@@ -33,10 +33,23 @@ pub enum Part {
     Whole,
     /// Its commit.
     Commit,
+    /// Its end.
+    End,
     /// A map: an input.
     Map(u32),
     /// A partition: an output.
     Partition(u32),
+}
+
+impl At {
+    /// The same without the part of a shuffle.
+    fn whole(&self) -> Self {
+        let mut whole = self.clone();
+        if let Self::Shuffle { part, .. } = &mut whole {
+            *part = Part::Whole;
+        }
+        whole
+    }
 }
 
 impl fmt::Display for At {
@@ -46,6 +59,7 @@ impl fmt::Display for At {
             Self::Shuffle { name, part, .. } => match part {
                 Part::Whole => write!(f, "shuffle {name}"),
                 Part::Commit => write!(f, "shuffle {name}, commit"),
+                Part::End => write!(f, "shuffle {name}, end"),
                 Part::Map(map) => write!(f, "shuffle {name}, map {map}"),
                 Part::Partition(partition) => write!(f, "shuffle {name}, partition {partition}"),
             },
@@ -91,7 +105,7 @@ pub enum Error {
         reason: String,
     },
     /// All copies of some rows are lost. Write `maps` again, and commit with their new receipts.
-    #[error("{at}: {reason}. Write maps {} again, and commit", Numbers(.maps))]
+    #[error("{}: {reason}. Write maps {} again, and commit", .at.whole(), Numbers(.maps))]
     RowsLost {
         /// Where it was noticed.
         at: At,
@@ -349,7 +363,7 @@ mod tests {
         };
         assert_eq!(
             lost(vec![0, 1, 2, 7, u32::MAX]),
-            "shuffle sales, commit: rows were lost. Write maps 0-2, 7, 4294967295 again, and commit"
+            "shuffle sales: rows were lost. Write maps 0-2, 7, 4294967295 again, and commit"
         );
         let many = lost((0..100).map(|at| 2 * at).collect());
         assert!(many.contains("maps 0, 2, 4, 6, 8, 10, 12, 14 and more again"));

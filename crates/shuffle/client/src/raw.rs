@@ -278,7 +278,7 @@ impl RawShuffle {
     /// # Errors
     /// [`Error::Refused`] if it has ended; [`Error::Gone`]; [`Error::TimedOut`].
     pub fn finish(&self, wait: &mut Wait<'_>) -> Result<Option<Tally>, Error> {
-        let at = self.at(Part::Whole);
+        let at = self.at(Part::End);
         let finished = self
             .member
             .finish(self.number, &mut || wait.check().is_err());

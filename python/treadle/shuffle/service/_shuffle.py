@@ -122,8 +122,7 @@ class Shuffle:
 
     def close(self, *, timeout: float | None = None) -> None:
         """End the shuffle: the servers drop its rows."""
-        with self._named("end"):
-            self._native.finish(self.service._limit(timeout))
+        self._native.finish(self.service._limit(timeout))
 
     # For a `worker` the calling thread runs a task of it: they end with that, by ``Reschedule``.
 

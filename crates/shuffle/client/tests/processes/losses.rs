@@ -34,7 +34,7 @@ fn all_copies_are_lost_before_the_commit_and_exactly_the_maps_with_rows_run_agai
     let error = shuffle.commit(&receipts, &mut soon()).unwrap_err();
     let text = error.to_string();
     assert!(
-        text.contains("shuffle numbers, commit: ") && text.contains("Write maps 0, 2-3 again"),
+        text.contains("shuffle numbers: ") && text.contains("Write maps 0, 2-3 again"),
         "{text}"
     );
     let maps = lost_maps(error);

@@ -1,12 +1,16 @@
 //! What is refused, and by which name.
 
+use std::time::Duration;
+
 use treadle_shuffle_client::source::{
     Allocate, Arena, Column, Failure, Field, Format, Input, Integer, Partitions, Runs, Source,
     Transfer, Wanted, gather,
 };
-use treadle_shuffle_client::{Attempt, Error, Generation, Kind, Options, Receipt, Service, Spec};
+use treadle_shuffle_client::{
+    Attempt, Error, Generation, Kind, Options, Receipt, Service, Spec, Wait,
+};
 
-use crate::support::{Servers, options, register, soon, write, write_all};
+use crate::support::{Servers, alone, options, register, soon, write, write_all};
 
 fn invalid(result: Result<impl std::fmt::Debug, Error>, text: &str) {
     match result.unwrap_err() {
@@ -43,7 +47,33 @@ fn who_has_another_secret_or_another_address_is_refused() {
         "a priority of 0",
     );
     let none = Service::connect("http://localhost:7", options(1), &mut soon());
-    assert!(none.unwrap_err().to_string().contains("is unknown"));
+    assert!(none.unwrap_err().to_string().contains("is no registry"));
+}
+
+#[test]
+fn a_list_of_servers_has_no_masters_and_a_registry_that_nobody_has_is_named() {
+    let list = "static:127.0.0.1:1";
+    invalid(
+        Service::connect(list, options(1), &mut soon()),
+        "leave application() out",
+    );
+    invalid(
+        Service::connect(list, alone().own_master(false), &mut soon()),
+        "has servers, and is no master",
+    );
+    invalid(
+        Service::connect("zk://a", options(1), &mut soon()),
+        "write zk://a/treadle",
+    );
+    let wait = &mut Wait::within(Duration::from_millis(200));
+    let error = Service::connect("etcd://127.0.0.1:1/treadle", options(1), wait).unwrap_err();
+    assert!(error.to_string().contains("etcd"), "{error}");
+    match error {
+        // With the feature, it does not answer.
+        Error::Registry { .. } => {}
+        Error::Invalid { reason, .. } => assert!(reason.contains("built without"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use treadle_shuffle_client::local::{Master, Server, ServerSpec};
+use treadle_shuffle_client::local::{self, Master, ServerSpec};
 use treadle_shuffle_client::{
     Error, Generation, Options, Receipt, Service, Shuffle, Spec, Wait, Writer,
 };
@@ -27,7 +27,12 @@ pub(super) fn soon() -> Wait<'static> {
 }
 
 pub(super) fn options(application: u64) -> Options {
-    let options = Options::new().application(application);
+    alone().application(application)
+}
+
+/// Those of an application of one process.
+pub(super) fn alone() -> Options {
+    let options = Options::new();
     options.secret("the secret of these tests").unwrap()
 }
 
@@ -75,6 +80,19 @@ impl Process {
     }
 }
 
+/// A process with a server.
+#[derive(Debug)]
+pub(super) struct Server {
+    process: Process,
+    pub(super) address: String,
+}
+
+impl Server {
+    pub(super) fn kill(self) {
+        self.process.kill();
+    }
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -92,8 +110,9 @@ fn a_process_has_a_role() {
     match role.as_str() {
         "server" => {
             let spec = ServerSpec::new(said(NAME), said(DIRECTORY));
-            let server = Server::start(&said(MASTER), spec, &options(0), &mut soon()).unwrap();
-            println!("{READY}");
+            let server =
+                local::Server::start(&said(MASTER), spec, &options(0), &mut soon()).unwrap();
+            println!("{READY}{}", server.address());
             until_the_parent_ends();
             drop(server);
         }
@@ -140,13 +159,13 @@ impl Servers {
         }
     }
 
-    pub(super) fn start(&self, name: &str) -> Process {
+    pub(super) fn start(&self, name: &str) -> Server {
         let directory: &Path = self.directory.path();
         let directory = directory.join(name);
         let rest = [(NAME, name), (DIRECTORY, directory.to_str().unwrap())];
-        let mut server = Process::start("server", &self.master.address(), &rest);
-        assert_eq!(server.says(), "");
-        server
+        let mut process = Process::start("server", &self.master.address(), &rest);
+        let address = process.says();
+        Server { process, address }
     }
 
     pub(super) fn writer(&self, shuffle: &Shuffle) -> Process {

@@ -5,7 +5,8 @@ use treadle_shuffle_client::local::{Master, Server, ServerSpec};
 use treadle_shuffle_client::{Codec, Error, Kind, Options, Receipt, Service, Spec};
 
 use crate::support::{
-    APPLICATION, Servers, compare, connect, expected, options, register, soon, unhex, write_all,
+    APPLICATION, Servers, alone, compare, connect, expected, options, register, soon, unhex,
+    write_all,
 };
 
 #[test]
@@ -109,6 +110,27 @@ fn with_the_master_of_the_service_a_shuffle_outlives_who_registered_it() {
     let gone = shuffle.reader(generation).read(0, &mut soon()).unwrap_err();
     assert!(matches!(gone, Error::Gone { .. }), "{gone:?}");
     compare(&second.attach(number, &mut soon()).unwrap(), generation);
+}
+
+#[test]
+fn servers_of_a_list_are_used_by_applications_of_one_process_each() {
+    let servers = Servers::new();
+    let (a, b) = (servers.start("a"), servers.start("b"));
+    let list = format!("static:{},{}", a.address, b.address);
+    let service = Service::connect(&list, alone(), &mut soon()).unwrap();
+    let shuffle = register(&service, 3, 4);
+    let generation = shuffle.commit(&write_all(&shuffle), &mut soon()).unwrap();
+    compare(&shuffle, generation);
+    compare(
+        &service.attach(shuffle.number(), &mut soon()).unwrap(),
+        generation,
+    );
+    let other = Service::connect(&list, alone(), &mut soon()).unwrap();
+    let none = other.attach(shuffle.number(), &mut soon()).unwrap_err();
+    assert!(
+        none.to_string().contains("has no masters of applications"),
+        "{none}"
+    );
 }
 
 #[test]

@@ -77,7 +77,7 @@ pub enum Error {
         /// What was done.
         at: At,
         /// Why not.
-        source: NetError,
+        source: Box<NetError>,
     },
     /// A registry of servers does not answer, or refuses.
     #[error("{at}: {reason}")]
@@ -268,7 +268,10 @@ impl Error {
             ServiceError::Net(NetError::Timeout | NetError::Interrupted) | ServiceError::Late => {
                 stopped.unwrap_or(Self::Interrupted { at })
             }
-            ServiceError::Net(source) => Self::Unreachable { at, source },
+            ServiceError::Net(source) => Self::Unreachable {
+                at,
+                source: Box::new(source),
+            },
             ServiceError::Refused(reason) => Self::Refused { at, reason },
             ServiceError::Over(reason) => Self::Gone { at, reason },
             other => Self::Failed {

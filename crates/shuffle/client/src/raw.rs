@@ -10,7 +10,7 @@ use serde_json::Value;
 use treadle_net::Wait;
 use treadle_shuffle::{Commit, Generation, MapRange, ShuffleId, Tally, Transfer};
 use treadle_shuffle_node::{Failure, ReadRows};
-use treadle_shuffle_service::{About, Member, ServiceError};
+use treadle_shuffle_service::{About, Member};
 
 use crate::attempts::{attempts, stopped};
 use crate::source::Source;

@@ -5,7 +5,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use treadle_net::{Address, Wait};
 use treadle_shuffle::Generation;
 use treadle_shuffle_registry::Location;
@@ -251,7 +250,7 @@ fn own_master(
     let address = options.own_address(registry);
     let address = address.map_err(|source| Error::Unreachable {
         at: at.clone(),
-        source,
+        source: Box::new(source),
     })?;
     let started = ShuffleMaster::start(
         MasterOptions {
@@ -338,7 +337,7 @@ mod tests {
         assert!(refused(&Spec::new(1, 1).kind(Kind::Fixed(0))).contains("at least one byte"));
         let long = "x".repeat(LONGEST_NAME + 1);
         assert!(refused(&Spec::new(1, 1).name(long)).starts_with("a name"));
-        let long = Bytes::from(vec![0; LONGEST_NOTE + 1]);
+        let long = bytes::Bytes::from(vec![0; LONGEST_NOTE + 1]);
         assert!(refused(&Spec::new(1, 1).note(long)).starts_with("a note"));
         assert_eq!(check(&Spec::new(MOST, MOST).copies(1)), Ok(()));
     }

@@ -30,7 +30,7 @@ fn main() -> Result<(), Failed> {
         ["--service", address] => compare(Some(address)),
         // What this program starts itself.
         ["server", master, name, directory] => serve(master, name, directory),
-        ["worker", address] => work(address),
+        ["worker", address, application] => work(address, application.parse()?),
         _ => Err("give nothing, or --service ADDRESS".into()),
     }
 }

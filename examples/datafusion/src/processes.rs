@@ -10,6 +10,7 @@
 //! committed STAGE GENERATION      readers of the exchange read this generation
 //! ```
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -28,9 +29,6 @@ use crate::Failed;
 use crate::stages::Stages;
 use crate::tables::{QUERIES, Query, context};
 
-/// All processes that work are of it.
-const APPLICATION: u64 = 1;
-
 /// How long the coordinator waits for the service.
 fn soon() -> Wait<'static> {
     Wait::within(Duration::from_secs(60))
@@ -38,7 +36,7 @@ fn soon() -> Wait<'static> {
 
 /// What proves the secret of this user.
 fn options(name: &str) -> Options {
-    Options::new(APPLICATION).name(name)
+    Options::new().name(name)
 }
 
 /// A query that is planned.
@@ -146,7 +144,7 @@ impl Coordinator {
     /// # Errors
     /// A process cannot be started, or the service is not reached.
     pub fn start(service: Option<&str>) -> Result<Self, Failed> {
-        let (address, own, servers) = match service {
+        let (address, local, servers) = match service {
             Some(address) => (address.to_owned(), None, Vec::new()),
             None => {
                 let master = Master::start(&options("master"))?;
@@ -160,12 +158,15 @@ impl Coordinator {
                 (address, Some((master, directory)), servers)
             }
         };
-        let service = Service::connect(&address, options("coordinator"), &mut soon())?;
+        // Both processes that work have it, and no others.
+        let application = RandomState::new().build_hasher().finish();
+        let own = options("coordinator").application(application);
+        let service = Service::connect(&address, own, &mut soon())?;
         Ok(Self {
-            worker: Process::start(&["worker", &address])?,
+            worker: Process::start(&["worker", &address, &application.to_string()])?,
             service,
             servers,
-            _own: own,
+            _own: local,
         })
     }
 
@@ -254,8 +255,9 @@ impl Coordinator {
 ///
 /// # Errors
 /// Those of DataFusion and of the service.
-pub fn work(address: &str) -> Result<(), Failed> {
-    let service = Service::connect(address, options("worker"), &mut soon())?;
+pub fn work(address: &str, application: u64) -> Result<(), Failed> {
+    let own = options("worker").application(application);
+    let service = Service::connect(address, own, &mut soon())?;
     println!("ready");
     let mut job: Option<Job> = None;
     for line in std::io::stdin().lines() {

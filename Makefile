@@ -39,7 +39,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo run-demo example-datafusion wheels test test-rust test-python test-wheels test-pythons test-registries test-ray test-tensors test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-scaling bench-builds bench-readme \
-	fuzz soak lines \
+	test-races fuzz soak lines \
 	build build-optimised lint fmt lock clean check-python check-cargo
 
 help: ## list the targets
@@ -94,6 +94,12 @@ test-wheels: $(INSTALLED) ## use wheels of the oldest Python, of 3.11 and of the
 
 test-pythons: $(INSTALLED) ## run a part of the tests on the oldest and the newest Python (ARGS: other versions)
 	$(VENV_PY) tests/pythons.py $(ARGS)
+
+RACES := memory reactor volume log store host net broadcast-node shuffle-node shuffle-service node-worker node-client node-scheduler node-tests
+test-races: ## run the tests of crates whose threads share memory with ThreadSanitizer; needs Rust's nightly and its rust-src
+	RUSTFLAGS=-Zsanitizer=thread TSAN_OPTIONS="halt_on_error=0 suppressions=$(abspath tests/races.txt)" \
+		cargo +nightly test -Zbuild-std --target $(shell rustc -vV | sed -n 's/^host: //p') --target-dir target/races \
+		--locked --no-fail-fast $(addprefix -p treadle-,$(RACES)) $(ARGS)
 
 fuzz: ## fuzz one decoder for two minutes (ARGS: its name, see fuzz/README.md)
 	cargo +nightly fuzz run --fuzz-dir fuzz $(ARGS) -- -rss_limit_mb=2048 -max_total_time=120

@@ -9,17 +9,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from treadle import sync, threaded
 from treadle._core import CycleError, MissingDependencyError, __version__
-from treadle.common._shared_memory import empty, shared_arrays
-from treadle.local._install import install, installed, uninstall
-from treadle.local._lock_held import InterpreterLockWarning
-from treadle.local._order import order
-from treadle.threaded import get
-from treadle.tracing._trace import Trace, trace
 
 if TYPE_CHECKING:
-    from treadle import processes, transfer
+    from treadle import processes, sync, threaded, transfer
     from treadle.client import (
         ActorLost,
         Client,
@@ -32,6 +25,7 @@ if TYPE_CHECKING:
         progress,
         wait,
     )
+    from treadle.common._shared_memory import empty, shared_arrays
     from treadle.hosting import (
         accelerate,
         adopt,
@@ -43,6 +37,11 @@ if TYPE_CHECKING:
         give_back,
         to_ray,
     )
+    from treadle.local._install import install, installed, uninstall
+    from treadle.local._lock_held import InterpreterLockWarning
+    from treadle.local._order import order
+    from treadle.threaded import get
+    from treadle.tracing._trace import Trace, trace
 
 __all__ = [
     "ActorLost",
@@ -83,31 +82,39 @@ __all__ = [
     "wait",
 ]
 
-# Names of treadle.client, which imports distributed.
-_CLIENT = frozenset(
-    [
-        *("Client", "Future", "LocalCluster", "as_completed", "progress", "wait"),
-        *("ActorLost", "DataLost", "InputUnavailable", "WorkerLost"),
-    ]
-)
-# Those of treadle.hosting, which does, too.
-_HOSTING = frozenset(
-    [
+# Where a name comes from is imported when it is used: a shuffle server needs no Dask, and whoever only computes
+# needs no distributed.
+_MODULES = {
+    "treadle.client": [
+        *("ActorLost", "Client", "DataLost", "Future", "InputUnavailable", "LocalCluster"),
+        *("WorkerLost", "as_completed", "progress", "wait"),
+    ],
+    "treadle.common._shared_memory": ["empty", "shared_arrays"],
+    "treadle.hosting": [
         *("accelerate", "adopt", "attach", "attach_ray", "decelerate", "detach"),
         *("from_ray", "give_back", "to_ray"),
-    ]
-)
+    ],
+    "treadle.local._install": ["install", "installed", "uninstall"],
+    "treadle.local._lock_held": ["InterpreterLockWarning"],
+    "treadle.local._order": ["order"],
+    "treadle.threaded": ["get"],
+    "treadle.tracing._trace": ["Trace", "trace"],
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    # Whoever only computes pays nothing for the network.
-    if name in ("client", "processes", "transfer"):
+    if name in ("client", "processes", "sync", "threaded", "transfer"):
         return importlib.import_module(f"treadle.{name}")
-    if name in _CLIENT:
-        return getattr(importlib.import_module("treadle.client"), name)
-    if name in _HOSTING:
-        return getattr(importlib.import_module("treadle.hosting"), name)
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def load_ipython_extension(shell: Any) -> None:

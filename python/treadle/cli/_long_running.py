@@ -156,7 +156,7 @@ class Credentials:
         """Paths of the CA, the certificate and its key."""
         if self.tls is None:
             return None
-        from treadle.common._security import of_prefix
+        from treadle.common._certificates import of_prefix
 
         return of_prefix(self.tls)
 

@@ -38,9 +38,9 @@ from treadle.client._waiting import USABLE, Waiting
 from treadle.cluster._connection_options import Demands, check_options
 from treadle.cluster._local_cluster import LocalCluster
 from treadle.common import _addresses, _scheduler_file
+from treadle.common._certificates import named
 from treadle.common._loop import made_off_loop, off_loop
 from treadle.common._secret import kept
-from treadle.common._security import named
 from treadle.common._settings import warn_of_unread
 from treadle.local._install import Installation, found_by_client, left_by_client
 from treadle.pickling._script import refuse_while_imported

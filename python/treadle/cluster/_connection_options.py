@@ -11,13 +11,8 @@ from distributed.security import Security
 
 from treadle._compat.distributed import security_loaded
 from treadle.common._addresses import Credentials, complete, has_tls
-from treadle.common._security import (
-    Certificates,
-    certificates_of,
-    default_is_tls,
-    resolve,
-    temporary,
-)
+from treadle.common._certificates import Certificates
+from treadle.common._security import certificates_of, default_is_tls, resolve, temporary
 
 __all__ = ["Demands", "check_options", "security_of_cluster"]
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from treadle import _core
+from treadle.common._certificates import Certificates, write_certificates
 from treadle.common._secret import secret_file_in
-from treadle.common._security import Certificates, certificates_of, write_certificates
+from treadle.common._security import certificates_of
 
 __all__ = ["ClusterCredentials"]
 

@@ -46,11 +46,11 @@ from treadle.cluster._scaling import FAREWELL, Adaptive, Scaling
 from treadle.cluster._scheduler_comm import SchedulerComm, identity
 from treadle.cluster._starting import Starting
 from treadle.cluster._worker_process import Death, WorkerProcess, template_of
+from treadle.common._certificates import Certificates, named
 from treadle.common._loop import made_apart, off_loop
 from treadle.common._names import name_of
 from treadle.common._numbers import MOST_WORKERS, integer
 from treadle.common._secret import kept
-from treadle.common._security import Certificates, named
 from treadle.common._settings import temporary_directory
 from treadle.common._stderr import wait_for_asides
 from treadle.errors._unserved import UnservedError

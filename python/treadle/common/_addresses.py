@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from treadle.common import _scheduler_file
+from treadle.common._certificates import of_prefix
 from treadle.common._secret import kept
-from treadle.common._security import default_is_tls, of_prefix
+from treadle.common._security import default_is_tls
 
 __all__ = ["Credentials", "complete", "forget", "has_tls", "is_own", "known", "of_file", "remember"]
 

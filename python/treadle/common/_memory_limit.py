@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from treadle._compat.machine import memory_of_machine
+
 __all__ = ["HELP", "disk_limit_of", "memory_limit_of"]
 
 HELP = (
@@ -25,22 +27,22 @@ def memory_limit_of(limit: Any, option: str, share: float = 1.0) -> int:
         It stands for none.
     """
     from dask.utils import format_bytes
-    from distributed.system import MEMORY_LIMIT
 
+    most = memory_of_machine()
     try:
         if isinstance(limit, str) and limit.strip().lower() == "auto":
-            return int(MEMORY_LIMIT * min(1.0, share))
-        found = _bytes_of(limit, MEMORY_LIMIT)
+            return int(most * min(1.0, share))
+        found = _bytes_of(limit, most)
     except (OverflowError, TypeError, ValueError):
         raise ValueError(f"{option}={limit!r:.100}: give {HELP}, or auto") from None
-    if found > MEMORY_LIMIT:
+    if found > most:
         logging.getLogger("treadle").warning(
             "%s=%s counts as %s: the machine has no more memory",
             option,
             limit,
-            format_bytes(MEMORY_LIMIT),
+            format_bytes(most),
         )
-    return min(found, MEMORY_LIMIT)
+    return min(found, most)
 
 
 def disk_limit_of(limit: Any, option: str) -> int:

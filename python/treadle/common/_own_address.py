@@ -17,12 +17,16 @@ def reachable(address: str) -> str:
     address
         The address of the scheduler or of the master of shuffles, or the URL of a registry.
     """
+    host, port = _core.registry_server(address) or _split(address)
+    own = "127.0.0.1" if host in ("", "127.0.0.1", "localhost") else _own(host, port)
+    return f"[{own}]:0" if ":" in own else f"{own}:0"
+
+
+def _own(host: str, port: int) -> str:
     from distributed.utils import get_ip
 
-    host, port = _core.registry_server(address) or _split(address)
     find: Callable[..., str] = get_ip
-    own = "127.0.0.1" if host in ("", "127.0.0.1", "localhost") else find(host, port)
-    return f"[{own}]:0" if ":" in own else f"{own}:0"
+    return find(host, port)
 
 
 def _split(address: str) -> tuple[str, int]:

@@ -7,7 +7,7 @@ from typing import Any
 import distributed
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from treadle.common._security import Certificates
+from treadle.common._certificates import Certificates
 from treadle.hosting._attach import check_client, check_options, run
 from treadle.hosting._dask import DaskHost, HostedScheduler, HostedWorker
 from treadle.hosting._host_base import Place

@@ -26,9 +26,10 @@ from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
 
 from treadle._compat.distributed import dumps
 from treadle._core import __version__
+from treadle.common._certificates import Certificates
 from treadle.common._loop import off_loop
 from treadle.common._secret import new_secret
-from treadle.common._security import Certificates, certificates_of, temporary
+from treadle.common._security import certificates_of, temporary
 from treadle.common._settings import resources_of
 from treadle.common._worker_options import WorkerOptions
 from treadle.hosting._host_base import Host, Place

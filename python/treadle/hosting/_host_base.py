@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Mapping
 from typing import Any, NamedTuple
 
-from treadle.common._security import Certificates
+from treadle.common._certificates import Certificates
 
 __all__ = ["Host", "Place"]
 

@@ -15,9 +15,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from treadle import _core
+from treadle.common._certificates import Certificates
 from treadle.common._loop import LoopThread, off_loop
 from treadle.common._secret import new_secret
-from treadle.common._security import Certificates, certificates_of, temporary
+from treadle.common._security import certificates_of, temporary
 from treadle.hosting._host_base import Host, Place
 
 if TYPE_CHECKING:

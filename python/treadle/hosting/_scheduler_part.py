@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from treadle.cluster._local_cluster import LocalCluster
-from treadle.common._security import Certificates
+from treadle.common._certificates import Certificates
 from treadle.scheduler._standin import SchedulerStandIn
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import Any
 import distributed
 
 from treadle._compat.distributed import ConnectionPool, Serialize, gather_from_workers
+from treadle.common._certificates import of_prefix
 from treadle.common._loop import off_loop
-from treadle.common._security import of_prefix
 
 __all__ = ["enter", "give", "leave", "take"]
 

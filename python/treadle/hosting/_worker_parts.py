@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from treadle import _core
 from treadle.cluster._worker_command import arguments_of
 from treadle.cluster._worker_process import WorkerProcess
+from treadle.common._certificates import Certificates, of_prefix, write_certificates
 from treadle.common._secret import secret_file_in
-from treadle.common._security import Certificates, of_prefix, write_certificates
 from treadle.common._settings import temporary_directory
 from treadle.common._worker_options import WorkerOptions
 from treadle.worker._ends import Cause

@@ -12,7 +12,6 @@ import dask.config
 from dask.base import named_schedulers
 
 from treadle import processes, sync, threaded
-from treadle.errors import _own_frames
 
 __all__ = ["install", "installed", "uninstall"]
 
@@ -31,8 +30,6 @@ _NAMES = {
 }
 #: Dask's names of its scheduler on processes, which are Treadle's while that is installed.
 _OF_PROCESSES = {name: _schedulers[name] for name in ("processes", "multiprocessing")}
-
-_own_frames.shorten(_own_frames.LOCAL)
 
 _ABSENT: Any = object()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treadle import _core
-from treadle.common._security import Certificates
+from treadle.common._certificates import Certificates
 from treadle.common._settings import preloads_of
 from treadle.common._worker_options import WorkerOptions
 from treadle.worker._ends import End, end_of

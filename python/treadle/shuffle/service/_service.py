@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from treadle import _core
+from treadle.common._certificates import named
 from treadle.common._memory_limit import memory_limit_of
 from treadle.common._numbers import integer
 from treadle.common._own_address import reachable
 from treadle.common._secret import kept
-from treadle.common._security import named
 from treadle.shuffle._compression import chosen, noted, of_note
 from treadle.shuffle.service._errors import Elsewhere, ShuffleError
 from treadle.shuffle.service._registries import is_registry, keeps_masters, master_of

@@ -71,3 +71,30 @@ fn masters(location: &Location, timeout: Duration) -> Result<Vec<Master>, Regist
     let credentials = Credentials::from_environment()?;
     open(location, &credentials, &Config::default())?.masters(timeout)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_registry_that_says_nothing_is_not_waited_for_longer_than_the_caller_wants() {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("etcd://{}/treadle", silent.local_addr().unwrap());
+        let location: Location = url.parse().unwrap();
+        let at = At::Service("attaching".into());
+        let mut looks = 0;
+        let mut interrupted = || {
+            looks += 1;
+            looks > 2
+        };
+        let mut wait = Wait::within(Duration::from_secs(60)).unless(&mut interrupted);
+        let error = master_of(&location, 7 << 32, &at, &mut wait).unwrap_err();
+        assert!(matches!(error, Error::Interrupted { .. }), "{error:?}");
+        let mut wait = Wait::within(Duration::from_millis(100));
+        let error = master_of(&location, 7 << 32, &at, &mut wait).unwrap_err();
+        let is_late = matches!(error, Error::TimedOut { .. } | Error::Registry { .. });
+        assert!(is_late, "{error:?}");
+    }
+}

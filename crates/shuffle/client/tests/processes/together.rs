@@ -134,6 +134,28 @@ fn servers_of_a_list_are_used_by_applications_of_one_process_each() {
 }
 
 #[test]
+#[ignore = "tests/cluster/test_shuffle_registries.py has registries"]
+fn processes_of_one_application_find_one_master_in_a_registry() {
+    let url = std::env::var("TREADLE_TEST_REGISTRY").unwrap();
+    let connect = |options| Service::connect(&url, options, &mut soon()).unwrap();
+    let of = || Options::new().application(u64::from(std::process::id()));
+    let (first, second, other) = (connect(of()), connect(of()), connect(Options::new()));
+    let shuffle = register(&first, 3, 4);
+    let number = shuffle.number();
+    let written = write_all(&second.attach(number, &mut soon()).unwrap());
+    let generation = shuffle.commit(&written, &mut soon()).unwrap();
+    compare(&other.attach(number, &mut soon()).unwrap(), generation);
+    let ended = other.attach(number ^ (1 << 62), &mut soon()).unwrap_err();
+    assert!(matches!(ended, Error::Refused { .. }), "{ended:?}");
+    // The next one has a master before a session could end: the first has said that it ends.
+    first.close();
+    second.close();
+    let shuffle = register(&connect(of()), 3, 4);
+    let generation = shuffle.commit(&write_all(&shuffle), &mut soon()).unwrap();
+    compare(&shuffle, generation);
+}
+
+#[test]
 fn with_certificates_everything_is_encrypted_and_others_are_refused() {
     let certificates = tempfile::tempdir().unwrap();
     let directory = certificates.path();

@@ -38,7 +38,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo run-demo wheels test test-rust test-python test-wheels test-pythons test-registries test-remote test-ray test-tensors test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-scaling bench-builds bench-readme \
+.PHONY: help demo run-demo example-datafusion wheels test test-rust test-python test-wheels test-pythons test-registries test-remote test-ray test-tensors test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-scaling bench-builds bench-readme \
 	test-races fuzz soak lines \
 	build build-optimised lint fmt lock clean check-python check-cargo
 
@@ -52,6 +52,9 @@ demo: ## run the main job: real flights through dask.dataframe and dask.array
 
 run-demo: $(BUILT)
 	$(VENV_PY) -m treadle demo $(ARGS)
+
+example-datafusion: ## run queries of DataFusion through the shuffle service (compiles DataFusion, which takes minutes)
+	cd examples/datafusion && cargo run --locked -- $(ARGS)
 
 test: test-rust test-python conformance-subset ## run all tests, with six minutes of Dask's own
 

@@ -517,11 +517,7 @@ class ShuffleAbout:
     name: str
     maps: int
     partitions: int
-    copies: int
     note: bytes
-    again: list[tuple[int, int]]
-    differs: bool
-    restarted: int
     committed: int | None
 
 class ShuffleMember:
@@ -559,9 +555,17 @@ class ShuffleMember:
     @property
     def master(self) -> int: ...
     def master_of(self, shuffle: int, timeout: float | None) -> str | None: ...
+    def shuffle(self, number: int, name: str, maps: int, committed: int) -> ServiceShuffle: ...
+    @property
+    def over(self) -> str | None: ...
+    def stats(self) -> dict[str, int]: ...
+    def close(self) -> None: ...
+
+class ServiceShuffle:
+    """A shuffle of a service, of which the master is that of a member."""
+
     def transfer(
         self,
-        shuffle: int,
         map_index: int,
         rows: Rows,
         again: bool,
@@ -570,16 +574,10 @@ class ShuffleMember:
         compression: str | None = None,
     ) -> tuple[bytes, int, int]: ...
     def commit(
-        self,
-        shuffle: int,
-        maps: int,
-        receipts: Sequence[bytes],
-        timeout: float | None,
-        worker: Worker | None = None,
+        self, receipts: Sequence[bytes], timeout: float | None, worker: Worker | None = None
     ) -> int: ...
     def read(
         self,
-        shuffle: int,
         generation: int,
         partition: int,
         width: int,
@@ -587,10 +585,8 @@ class ShuffleMember:
         timeout: float | None,
         worker: Worker | None = None,
     ) -> list[tuple[int, int, RowMemory]]: ...
-    @property
-    def over(self) -> str | None: ...
-    def stats(self) -> dict[str, int]: ...
-    def close(self) -> None: ...
+    def lost(self, timeout: float | None) -> list[int]: ...
+    def finish(self, timeout: float | None) -> None: ...
 
 class Worker:
     """A worker, as threads of this process."""

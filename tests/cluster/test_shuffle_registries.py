@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from treadle.__main__ import main
 from treadle.shuffle import Service, ShuffleError
 from waiting import SOON, until
 
+ROOT = Path(__file__).parents[2]
 # Seconds for which a registry is away at least: longer than its sessions, which end after 15.
 AWAY = float(os.environ.get("TREADLE_TEST_AWAY", "20"))
 SHUFFLES = 20
@@ -294,6 +296,21 @@ def test_processes_of_one_application_use_one_master(members: Members) -> None:
         first.close()
         with Service(members.url, application=7, timeout=10) as third:
             assert third._master is not None
+
+
+def test_programs_in_rust_use_the_servers_of_a_registry(members: Members) -> None:
+    with Service(members.url, timeout=SOON) as service:
+        members.ready(service)
+    crate = ("-p", "treadle-shuffle-client", "--test", "processes")
+    done = subprocess.run(
+        ("cargo", "test", "--locked", "--quiet", *crate, "--", "--ignored"),
+        cwd=ROOT,
+        env=os.environ | {"TREADLE_TEST_REGISTRY": members.url},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
 
 
 def test_a_server_leaves_through_a_registry(members: Members) -> None:

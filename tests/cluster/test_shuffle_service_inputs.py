@@ -14,7 +14,9 @@ import pytest
 
 from service_support import Servers
 from treadle.shuffle import Service, Shuffle
+from treadle.shuffle._compression import of_note
 from treadle.shuffle._dtypes import dtype_of, note_of
+from treadle.shuffle.service._row_kinds import Fixed, Opaque, kind_of_note
 
 pytestmark = pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
 
@@ -337,6 +339,16 @@ def test_integers_of_numpy_are_integers(servers_of_one: Servers) -> None:
         rows = [shuffle.write(np.int64(number), np.arange(2), np.uint8(1)) for number in range(2)]
         shuffle.commit(rows)
         assert shuffle.reader().read(np.int32(1), (np.int8(0), np.int8(1))).tolist() == [0, 1]
+
+
+def test_what_the_rust_client_says_of_its_rows_is_understood() -> None:
+    """Its own tests have what Python says (``crates/shuffle/client/src/kind.rs``)."""
+    records = b'{"compression":"lz4","kind":"opaque"}\nwhat a host has added'
+    assert isinstance(kind_of_note(records), Opaque)
+    assert of_note(records) == "lz4"
+    fixed = kind_of_note(b'{"dtype":"|V8","kind":"fixed"}')
+    assert isinstance(fixed, Fixed)
+    assert fixed.dtype == np.dtype("V8")
 
 
 @pytest.fixture

@@ -159,7 +159,7 @@ class AtServers:
 
     def _has_ended(self) -> bool:
         try:
-            self._shuffle._again(_ANSWER)
+            self._shuffle.lost(timeout=_ANSWER)
         except (ShuffleError, ConnectionError):
             return True
         return False

@@ -29,6 +29,25 @@ pub enum Early {
 }
 
 impl Wait<'_> {
+    /// A wait that gives up after `most`.
+    #[must_use]
+    pub fn within(most: Duration) -> Self {
+        Self {
+            // One that is longer than clocks count has no end.
+            deadline: Instant::now().checked_add(most),
+            interrupted: None,
+        }
+    }
+
+    /// A wait as long as this one, which `interrupted` may end earlier.
+    #[must_use]
+    pub fn unless(self, interrupted: &mut dyn FnMut() -> bool) -> Wait<'_> {
+        Wait {
+            deadline: self.deadline,
+            interrupted: Some(interrupted),
+        }
+    }
+
     /// Whether something ends it now.
     pub fn is_interrupted(&mut self) -> bool {
         self.interrupted

@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | `tasks` | transfers, barriers and reads: what their threads wait for, and what they do |
 //! | `machines` | the server, the writer and the reader under one lock, and maps from ids to bytes |
-//! | `arena` | memory that rows are gathered into |
+//! | `arena`, `gathering` | memory that rows are gathered into; rows of columns as batches in it |
 //! | `incoming` | connections from other workers: pushes and reads of theirs |
 //! | `outgoing` | connections to other workers |
 //! | `packing` | compression of rows |
@@ -31,6 +31,7 @@
 mod arena;
 mod disk;
 mod failure;
+mod gathering;
 mod held;
 mod incoming;
 mod index;
@@ -69,6 +70,7 @@ use treadle_types::Runs;
 
 pub use arena::{Arena, ArenaMemory};
 pub use failure::Failure;
+pub use gathering::{NotGathered, gather};
 pub use memory::writing;
 pub use packing::Packed;
 pub use read_rows::ReadRows;

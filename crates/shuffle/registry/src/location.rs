@@ -45,6 +45,19 @@ pub struct Cluster {
 }
 
 impl Location {
+    /// A registry as people write it. Without a scheme it is the address of a shuffle master, with TLS if `tls`.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn of(text: &str, tls: bool) -> Result<Self, LocationError> {
+        if text.contains("://") || text.starts_with("static:") {
+            return text.parse();
+        }
+        let address = Address::of(text, tls);
+        let address = address.map_err(|error| LocationError::Address(error.to_string()))?;
+        Ok(Self::BuiltIn(address))
+    }
+
     /// The first server that it names: who reaches the registry reaches that. `None`: its file names none.
     pub fn first(&self) -> Option<Address> {
         match self {
@@ -213,6 +226,17 @@ mod tests {
             assert_eq!(location.to_string(), displayed);
             assert_eq!(displayed.parse(), Ok(location));
         }
+    }
+
+    #[test]
+    fn without_a_scheme_it_is_a_shuffle_master() {
+        let of = |text, tls| Location::of(text, tls).unwrap().to_string();
+        assert_eq!(of("h:7790", false), "treadle://h:7790");
+        assert_eq!(of("h:7790", true), "treadle+tls://h:7790");
+        assert_eq!(of("treadle://h:7790", true), "treadle://h:7790");
+        assert_eq!(of("static:h:1", true), "static:treadle://h:1");
+        assert_eq!(of("zk://a/b", true), "zk://a:2181/b");
+        assert!(Location::of("h", false).is_err());
     }
 
     #[test]

@@ -16,7 +16,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use crate::format::{Field, Format, Head};
+use crate::format::Head;
 use crate::join::walk;
 use crate::{RowsError, View};
 
@@ -72,7 +72,7 @@ impl<'a> Chunk<'a> {
     /// [`RowsError::Damaged`]: these are no pieces. [`RowsError::Parts`]: some are missing, or do not
     /// fit.
     pub fn new(pieces: &[&'a [u8]]) -> Result<Option<Self>, RowsError> {
-        let format = Head::new(&Format::new(Vec::from([Field::Bytes])));
+        let format = Head::of_bytes();
         let mut parts = Vec::new();
         let mut kinds: Option<&[u8]> = None;
         let mut is_plain = true;

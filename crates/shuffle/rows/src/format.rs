@@ -192,4 +192,13 @@ impl Head {
             byte_fields: format.byte_fields(),
         }
     }
+
+    /// Those of a format with one field of bytes.
+    pub(crate) const fn of_bytes() -> Self {
+        Self {
+            lengths: PREFIX,
+            head: PREFIX + 4,
+            byte_fields: 1,
+        }
+    }
 }

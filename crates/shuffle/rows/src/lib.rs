@@ -9,6 +9,7 @@
 //! | `cut` | how many rows each partition has, and where they will lie in the arenas |
 //! | `gather` | copies rows into arenas, with their digests |
 //! | `join` | copies pieces back into columns |
+//! | `records` | rows with one field of bytes, without a copy |
 //! | `views`, `chunks` | arrays with gaps; chunks of an array of their pieces |
 //! | `blocks` | rows to columns and columns to rows, a block at a time |
 //!
@@ -27,6 +28,7 @@ mod format;
 mod gather;
 mod join;
 mod partitions;
+mod records;
 mod views;
 
 pub use chunks::{Chunk, Part, plain_head};
@@ -37,4 +39,5 @@ pub use format::{Field, Format, Note};
 pub use gather::{Arenas, Input};
 pub use join::{Joined, digest, fill, scan};
 pub use partitions::{Integer, Partitions};
+pub use records::Records;
 pub use views::View;

@@ -78,6 +78,18 @@ pub struct Address {
 }
 
 impl Address {
+    /// An address as people write it. Without a scheme it has TLS if `tls`.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn of(text: &str, tls: bool) -> Result<Self, AddressError> {
+        match (text.contains("://"), tls) {
+            (true, _) => text.parse(),
+            (false, true) => format!("treadle+tls://{text}").parse(),
+            (false, false) => format!("treadle://{text}").parse(),
+        }
+    }
+
     /// The socket addresses of the host, in the resolver's order. Blocks while a name is resolved.
     ///
     /// # Errors

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 __all__ = [
-    "Again",
     "DamagedRows",
     "Elsewhere",
     "LateAttempt",
@@ -34,10 +33,6 @@ class NoRoom(ShuffleError):
 
 class Elsewhere(ShuffleError):
     """The application has a master already, at the address that this names."""
-
-
-class Again(ShuffleError):
-    """Rows were lost, or a server cannot be reached: the same call may succeed in a moment."""
 
 
 class Superseded(ShuffleError):

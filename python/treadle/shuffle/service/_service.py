@@ -9,7 +9,6 @@ import socket
 import time
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from treadle.common._numbers import integer
 from treadle.common._own_address import reachable
 from treadle.common._secret import kept
 from treadle.shuffle._compression import chosen, noted, of_note
-from treadle.shuffle.service._errors import Elsewhere, NoRoom, ShuffleError
+from treadle.shuffle.service._errors import Elsewhere, ShuffleError
 from treadle.shuffle.service._registries import is_registry, keeps_masters, master_of
 from treadle.shuffle.service._row_kinds import kind_of, kind_of_note
 from treadle.shuffle.service._shuffle import Shuffle
@@ -41,9 +40,6 @@ _PAUSE, _LONGEST_PAUSE = 0.1, 1.0
 
 # Of this machine.
 _MOST_SERVERS = 1024
-
-# Seconds that an error may wait to learn its cause: at most, and at least, whatever is left of a limit.
-_STATE, _LEAST_STATE = 5.0, 0.1
 
 
 def _stored(address: str | None, remote: str | None, storage: str) -> list[str]:
@@ -350,10 +346,17 @@ class Service:
         native = self._native_of(number, limit)
         about = native.about(number, limit)
         kind, compression = kind_of_note(about.note), of_note(about.note)
-        shuffle = Shuffle(self, number, about.name, about.maps, about.partitions, kind, compression)
-        shuffle._native = native
-        shuffle._committed = about.committed or 0
-        return shuffle
+        return Shuffle(
+            self,
+            number,
+            about.name,
+            about.maps,
+            about.partitions,
+            kind,
+            compression,
+            member=native,
+            committed=about.committed or 0,
+        )
 
     def state(self, *, timeout: float | None = None) -> dict[str, Any]:
         """Return the servers of the service, and the shuffles of this application's master.
@@ -407,18 +410,6 @@ class Service:
             self._keeper.close()
         if self._master is not None:
             self._master.close()
-
-    def _full(self, left: float) -> NoRoom | None:
-        """Return what to raise if no server has room. ``left`` is what is left of the caller's limit."""
-        servers: list[dict[str, Any]] = []
-        with suppress(ShuffleError, OSError):
-            servers = self.state(timeout=max(_LEAST_STATE, min(left, _STATE)))["servers"]
-        if not servers or any(server["weight"] for server in servers):
-            return None
-        names = ", ".join(sorted(server["name"] for server in servers))
-        return NoRoom(
-            f"no shuffle server has room ({names}): add servers, or make room on their disks"
-        )
 
     def _limit(self, timeout: float | None) -> float:
         return self.timeout if timeout is None else timeout

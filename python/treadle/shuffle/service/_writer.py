@@ -153,14 +153,8 @@ class Writer:
             self._rows = self._joined()
             # What was joined is enough to try again.
             self._chunks.clear()
-        shuffle = self.shuffle
-        try:
-            left = max(until - time.monotonic(), 0.0)
-            return shuffle._push(self.map, self._rows, self.again, left)
-        except TimeoutError:
-            if (full := shuffle.service._full(until - time.monotonic())) is not None:
-                raise full from None
-            raise
+        left = max(until - time.monotonic(), 0.0)
+        return self.shuffle._push(self.map, self._rows, self.again, left)
 
     def _joined(self) -> _core.Rows:
         shuffle = self.shuffle

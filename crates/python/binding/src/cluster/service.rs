@@ -1,10 +1,11 @@
 //! The processes of the stand-alone shuffle service, as Python sees them.
 
 mod member;
+mod shuffle;
 
 use super::registry;
 use super::security::Credentials;
-use crate::transfer::{Limit, attach, failed, parse};
+use crate::transfer::{Limit, attach, failed};
 use pyo3::exceptions::{PyConnectionError, PyOSError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -55,22 +56,14 @@ fn raised(error: ServiceError, doing: &str) -> PyErr {
 }
 
 fn address(text: &str, options: &Options) -> PyResult<Address> {
-    match text.contains("://") {
-        true => parse(text),
-        false if options.tls.is_some() => parse(&format!("treadle+tls://{text}")),
-        false => parse(&format!("treadle://{text}")),
-    }
+    Address::of(text, options.tls.is_some())
+        .map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
 /// Where servers are registered: the address of a master, or the URL of another registry.
 fn registry_of(text: &str, options: &Options) -> PyResult<Location> {
-    let location = match text.contains("://") || text.starts_with("static:") {
-        true => text
-            .parse()
-            .map_err(|error| PyValueError::new_err(format!("{error}")))?,
-        false => Location::BuiltIn(address(text, options)?),
-    };
-    Ok(location)
+    Location::of(text, options.tls.is_some())
+        .map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
 /// Where else a server keeps rows, and what for.
@@ -407,5 +400,6 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ShuffleMaster>()?;
     module.add_class::<ShuffleServer>()?;
     module.add_class::<member::ShuffleAbout>()?;
+    module.add_class::<shuffle::ServiceShuffle>()?;
     module.add_class::<ShuffleMember>()
 }

@@ -2,24 +2,18 @@
 
 use super::{Rows, failed};
 use pyo3::exceptions::PyMemoryError;
-use pyo3::prelude::*;
-use treadle_memory::MemoryError;
-use treadle_rows::{Arenas, RowsError, Wanted};
+use treadle_rows::Wanted;
 use treadle_shuffle::Transfer;
-use treadle_shuffle_node::{Allocate, Arena, Failure, Source};
+use treadle_shuffle_node::{Allocate, Arena, Failure, NotGathered, Source, gather};
 use treadle_types::Runs;
 
 /// What the exception of a task is then, when the plane returns it.
-fn raised(error: PyErr) -> Failure {
+fn raised(error: NotGathered) -> Failure {
+    let error = match error {
+        NotGathered::Rows(error) => failed(error),
+        NotGathered::Memory(error) => PyMemoryError::new_err(error.to_string()),
+    };
     Failure::Source(Box::new(error))
-}
-
-fn no_memory(error: MemoryError) -> Failure {
-    raised(PyMemoryError::new_err(error.to_string()))
-}
-
-fn not_gathered(error: RowsError) -> Failure {
-    raised(failed(error))
 }
 
 /// The memory of its columns stays as it is while the task waits for the transfer.
@@ -31,18 +25,7 @@ impl Source for Rows {
         allocate: &Allocate<'_>,
     ) -> Result<Vec<Arena>, Failure> {
         let columns = self.columns();
-        let arenas = Arenas::new(self.input(&columns), groups).map_err(not_gathered)?;
-        let lengths = arenas.lengths().iter().enumerate();
-        let memory = lengths.map(|(group, &length)| allocate(group, length).map_err(no_memory));
-        let mut memory = memory.collect::<Result<Vec<_>, _>>()?;
-        let mut slices: Vec<_> = memory.iter_mut().map(|one| one.as_mut_slice()).collect();
-        let batches = arenas
-            .fill(transfer.shuffle, transfer, &mut slices)
-            .map_err(not_gathered)?;
-        let arenas = memory.into_iter().zip(batches);
-        Ok(arenas
-            .map(|(memory, batches)| Arena { memory, batches })
-            .collect())
+        gather(self.input(&columns), transfer, groups, allocate).map_err(raised)
     }
 
     fn count_in(&self, partitions: &mut dyn Iterator<Item = &Runs>) -> usize {

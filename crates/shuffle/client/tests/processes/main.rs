@@ -1,0 +1,6 @@
+//! Clients of a service whose servers are processes, which are killed.
+
+mod losses;
+mod refusals;
+mod support;
+mod together;

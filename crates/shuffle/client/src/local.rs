@@ -109,6 +109,7 @@ impl Server {
             directories: vec![spec.directory],
             disk: spec.disk,
             memory: spec.memory,
+            remote: None,
             http: None,
         };
         let started = ShuffleServer::start(options, wait);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import dask
@@ -23,6 +25,18 @@ def test_names():
     assert dask.base.named_schedulers["treadle-sync"] is treadle.sync.get
     assert delayed(thread_name)().compute(scheduler="treadle").startswith("treadle-")
     assert delayed(thread_name)().compute(scheduler="treadle-sync") == thread_name()
+
+
+@pytest.mark.parametrize(
+    "modules", ["dask, treadle", "treadle, dask", "treadle, dask.array as da, dask"]
+)
+def test_names_are_known_without_a_call(modules):
+    code = f"""
+import {modules}
+for name in ("treadle", "treadle-sync"):
+    assert dask.delayed(abs)(-1).compute(scheduler=name) == 1
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_installed_and_undone():

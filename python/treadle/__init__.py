@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from treadle._core import CycleError, MissingDependencyError, __version__
+from treadle._dask_imports import tell_dask
 
 if TYPE_CHECKING:
     from treadle import processes, sync, threaded, transfer
@@ -127,3 +128,6 @@ def load_ipython_extension(shell: Any) -> None:
     """
     importlib.import_module("treadle.views")
     importlib.import_module("treadle.views._magics").load(shell)
+
+
+tell_dask()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -33,6 +34,17 @@ class _Group(click.Group):
             return None
         command: click.Command = getattr(import_module(_COMMANDS[name]), name.replace("-", "_"))
         return command
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except ModuleNotFoundError as error:
+            if error.name != "distributed":
+                raise
+            raise click.ClickException(
+                "Treadle needs distributed here, which is not installed: "
+                "pip install 'distributed>=2025.11'"
+            ) from None
 
 
 @click.group(cls=_Group, invoke_without_command=True)

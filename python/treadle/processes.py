@@ -102,9 +102,11 @@ def get(
     Exception
         What a task raises, with its own traceback.
     """
-    from distributed import get_worker
-
+    # First: it says what to install where distributed is missing.
     from treadle.client._graphs import converted
+
+    # isort: split
+    from distributed import get_worker
 
     _warn_of_pickles(func_dumps, func_loads)
     pool = pool or dask.config.get("pool", None)

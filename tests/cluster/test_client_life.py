@@ -265,6 +265,8 @@ def test_clients_have_names_of_their_own(client, second_client):
 def test_an_address_takes_no_arguments_of_a_cluster(client):
     with pytest.raises(ValueError, match="Unexpected keyword arguments"):
         connect(client, no_such_argument=1)
+    with pytest.raises(ValueError, match=r"Unexpected keyword arguments: \['n_workers'\]"):
+        connect(client, n_workers=1)
 
 
 def test_an_address_is_a_string():

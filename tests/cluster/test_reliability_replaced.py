@@ -213,7 +213,7 @@ def test_what_ends_at_once_with_status_0_is_given_up():
     deaths: list[object] = []
     worker = WorkerProcess("brief", ["--help"], deaths.append)
     until(lambda: worker.given_up, "it is given up")
-    assert "before it was of use" in worker.given_up
+    assert "before it was ready" in worker.given_up
     assert len(deaths) == 5
     worker.close()
     worker.join(SOON)
@@ -265,7 +265,7 @@ def test_a_process_that_cannot_be_started_is_tried_again_and_given_up(monkeypatc
         assert worker.given_up.endswith(os.strerror(errno.EAGAIN))
         assert (starts.calls, len(deaths)) == (6, 1)
     else:
-        assert "before it was of use" in worker.given_up
+        assert "before it was ready" in worker.given_up
         assert (starts.calls, len(deaths)) == (7, 5)
     worker.close()
     worker.join(SOON)

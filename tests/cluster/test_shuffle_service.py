@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -323,6 +324,26 @@ def test_shuffles_of_an_application_without_a_process_end(
         [record] = until(ended, "it leaves a record")
         assert record.state == "failed"
         assert "no process of its application" in (record.failure or "")
+
+
+@pytest.mark.parametrize("own_master", [True, False])
+def test_an_application_that_says_nothing_for_longer_than_a_lease_keeps_its_rows(
+    start: Callable[..., Process],
+    secret: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    own_master: bool,
+) -> None:
+    monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
+    master = start("shuffle-master", "127.0.0.1:0", "--timeout", "2", "--lease", "2")
+    server = start("shuffle-server", master.address, "--name", "a", "--http", "none")
+    with Service(master.address, own_master=own_master, timeout=SOON) as service:
+        until(lambda: service.state()["servers"], "there is a server")
+        with service.shuffle(1, 1, "i8", copies=1) as shuffle:
+            shuffle.commit([shuffle.write(0, np.arange(3), 0)])
+            time.sleep(6)
+            assert list(shuffle.reader().read(0)) == [0, 1, 2]
+            assert shuffle.lost() == []
+    assert "is gone" not in server.output
 
 
 def test_what_is_read_must_have_been_committed(servers: Servers) -> None:

@@ -158,7 +158,7 @@ def test_what_is_wrong_is_said_once(start, scheduler):
     )
     assert looked_after.wait() == 1
     assert looked_after.output.count("No module named 'no_such_module_at_all'") == 1
-    assert looked_after.lines[-1] == "Error: worker w: it ended before it was of use"
+    assert looked_after.lines[-1] == "Error: worker w: it ended before it was ready"
 
 
 def test_auto_is_as_many_as_suit_the_cores(start, scheduler, join):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from treadle.cli._values import file_to_write
+from treadle.common._certificates import checked
 from treadle.common._command_process import ANNOUNCED
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def connection_options(command: _Command) -> _Command:
     tls = click.option(
         "--tls",
         metavar="PREFIX",
+        callback=_certificates,
         help="Certificates that `treadle certs` made, such as treadle-certs/node.",
     )
     insecure = click.option(
@@ -53,6 +55,24 @@ def connection_options(command: _Command) -> _Command:
         help="Allow other machines without TLS; both sides still need the same secret.",
     )
     return tls(insecure(command))
+
+
+def _certificates(
+    _context: click.Context, _option: click.Parameter, prefix: str | None
+) -> str | None:
+    """Return the prefix of certificates that are there.
+
+    Raises
+    ------
+    click.ClickException
+        A file is missing.
+    """
+    if prefix is not None:
+        try:
+            checked(prefix, f"--tls {prefix}")
+        except ValueError as error:
+            raise click.ClickException(str(error)) from None
+    return prefix
 
 
 json_option = click.option(

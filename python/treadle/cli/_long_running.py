@@ -170,6 +170,11 @@ class Credentials:
         """
         if address.startswith("static:"):
             return address
+        if address.startswith(("tcp://", "tls://")):
+            # Not before it is needed: it imports distributed, which shuffle servers run without.
+            from treadle.common._addresses import complete
+
+            address = complete(address, self.certificates)
         if "://" in address:
             if address.startswith("treadle+tls://") and self.tls is None:
                 raise click.UsageError(

@@ -42,14 +42,16 @@ def list_(
 ) -> None:
     """List the servers of the registry at URL.
 
-    URL is treadle://HOST:PORT (a shuffle master, for which are the secret and certificates), zk://HOST/PATH,
+    URL is HOST:PORT (a shuffle master, for which are the secret and certificates), zk://HOST/PATH,
     etcd://HOST/PREFIX, static:HOST:PORT or static:/FILE. Credentials of ZooKeeper and etcd come from the
     environment: TREADLE_REGISTRY_USER, TREADLE_REGISTRY_PASSWORD_FILE, TREADLE_REGISTRY_CA.
     """
     with clear_errors():
         skipped: list[tuple[str, str]] = []
+        credentials = Credentials.of_options(tls, insecure, secret_file)
+        url = credentials.address(url)
         if url.startswith(("treadle://", "treadle+tls://")):
-            servers = _servers_of(url, timeout, Credentials.of_options(tls, insecure, secret_file))
+            servers = _servers_of(url, timeout, credentials)
         else:
             from treadle._core import list_registry
 

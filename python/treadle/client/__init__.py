@@ -9,7 +9,7 @@ try:
     import distributed
 except ImportError as error:
     raise ImportError(
-        "treadle.Client is a distributed.Client, and distributed is not installed: "
+        "Treadle's clients are those of distributed, and distributed is not installed: "
         "run `pip install 'distributed>=2025.11'`, or `pip install '.[cluster]'` in a clone"
     ) from error
 

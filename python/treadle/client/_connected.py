@@ -146,13 +146,13 @@ class Connected(Waiting):
         # A loop that the parent's threads ran would never answer.
         _core.refuse_forked()
         refuse_while_imported("a client")
-        check_options(kwargs, scheduler_file)
         if name != "worker":
             warn_of_unread()
         if address is None and scheduler_file is None:
             address = dask.config.get("scheduler-address", None)
             if address:
                 _of_distributed.info("Config value `scheduler-address` found: %s", address)
+        check_options(kwargs, starts=address is None and scheduler_file is None)
         own = _addresses.Credentials(kept(secret), named(certificates), insecure)
         role = "worker" if name == "worker" else "client"
         self._demands = Demands(address, scheduler_file, security, own, role)
@@ -337,8 +337,9 @@ class Connected(Waiting):
                 if not nobody and not isinstance(error, TimeoutError):
                     raise
                 if loop.time() + pause > until:
+                    why = "nobody listens there; is the scheduler running?" if nobody else error
                     raise OSError(
-                        f"Timed out trying to connect to {address} after {timeout} s: {error}"
+                        f"Timed out trying to connect to {address} after {timeout:g} s: {why}"
                     ) from error
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.5)

@@ -22,6 +22,9 @@ PORT = 7786
 # What `protocol=` may be, and whether it has TLS.
 _PROTOCOLS = {"tcp": False, "treadle": False, "tls": True, "treadle+tls": True}
 
+# Schemes of addresses that no scheduler of Treadle has.
+_OF_DASK = {"inproc", "ucx", "ucxx", "ws", "wss"}
+
 # What else `distributed.Client` takes; the rest is for the cluster that it starts.
 _OF_CLIENTS = {
     "connection_limit",
@@ -90,6 +93,11 @@ class Demands:
             certificates = certificates or self._at_hand
         address = complete(address, certificates)
         scheme, _, place = address.partition("://")
+        if scheme in _OF_DASK:
+            raise ValueError(
+                f"{address} is an address of Dask's scheduler; treadle.attach(client) takes a "
+                "distributed.Client of that cluster"
+            )
         # A port alone is an address of this machine.
         whole = ":" in place.rpartition("]")[2] or place.isdigit()
         if scheme in ("treadle", "treadle+tls") and not whole:
@@ -167,8 +175,10 @@ def security_of_cluster(
     return host, None
 
 
-def check_options(options: Mapping[str, Any], scheduler_file: Any) -> None:
+def check_options(options: Mapping[str, Any], *, starts: bool) -> None:
     """Refuse options of ``distributed.Client`` that cannot be honoured; warn of those without effect.
+
+    ``starts`` says whether the client starts its cluster.
 
     Raises
     ------
@@ -177,8 +187,11 @@ def check_options(options: Mapping[str, Any], scheduler_file: Any) -> None:
     ValueError
         Some are of a cluster to be started, and there is one.
     """
-    if scheduler_file is not None and (surplus := sorted(options.keys() - _OF_CLIENTS)):
-        raise ValueError(f"Unexpected keyword arguments: {surplus}")
+    if not starts and (surplus := sorted(options.keys() - _OF_CLIENTS)):
+        raise ValueError(
+            f"Unexpected keyword arguments: {surplus}; a client that connects to a cluster takes no "
+            "options for starting one"
+        )
     for name in ("serializers", "deserializers"):
         if options.get(name) is not None:
             raise NotImplementedError(f"Treadle always uses pickle; {name}= is not supported")

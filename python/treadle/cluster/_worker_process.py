@@ -304,7 +304,7 @@ class WorkerProcess:
                     # Children of it may go on, and print.
                     self._reader.join(_LAST_WORDS)
                     times = "" if failures == 1 else f" {failures} times"
-                    self._give_up(f"it ended{times} before it was of use{PRINTED}{self.log()}")
+                    self._give_up(f"it ended{times} before it was ready{PRINTED}{self.log()}")
                     break
                 if failures > 1:
                     self._pause(_PAUSE * 2 ** (failures - 2))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Certificates", "named", "of_prefix", "write_certificates"]
+__all__ = ["Certificates", "checked", "named", "of_prefix", "write_certificates"]
 
 #: Where the CA, the certificate and its key are: paths, or PEM text.
 Certificates = Mapping[str, str]
@@ -19,6 +19,24 @@ def of_prefix(prefix: str) -> dict[str, str]:
     prefix = os.path.abspath(prefix)
     authority = os.path.join(os.path.dirname(prefix), "ca.pem")
     return {"ca": authority, "certificate": f"{prefix}.pem", "key": f"{prefix}-key.pem"}
+
+
+def checked(prefix: str, said: str) -> dict[str, str]:
+    """Return the paths of :func:`of_prefix`, whose files are there.
+
+    Raises
+    ------
+    ValueError
+        A file is missing. The text begins with what was ``said``: an argument or an option.
+    """
+    found = of_prefix(prefix)
+    for path in found.values():
+        if not os.path.isfile(path):
+            raise ValueError(
+                f"{said}: there is no file {path}; give the prefix that `treadle certs` printed, "
+                'such as "treadle-certs/node"'
+            )
+    return found
 
 
 def named(certificates: Any) -> dict[str, str] | None:
@@ -34,14 +52,8 @@ def named(certificates: Any) -> dict[str, str] | None:
     if certificates is None:
         return None
     if isinstance(certificates, (str, os.PathLike)):
-        found = of_prefix(os.fspath(certificates))
-        for path in found.values():
-            if not os.path.isfile(path):
-                raise ValueError(
-                    f"certificates={os.fspath(certificates)!r}: there is no file {path}; give the "
-                    'prefix that `treadle certs` printed, such as "treadle-certs/node"'
-                )
-        return found
+        prefix = os.fspath(certificates)
+        return checked(prefix, f"certificates={prefix!r}")
     if not isinstance(certificates, Mapping):
         raise TypeError(
             "certificates= takes a prefix that `treadle certs` printed, or a dictionary "

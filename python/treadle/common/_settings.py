@@ -181,7 +181,7 @@ def warn_of_unread() -> None:
         warnings.warn(
             "Treadle does not read these settings of Dask's configuration: "
             f"{', '.join(f'distributed.{name}' for name in unread)} "
-            '(the page "Using a cluster" of its documentation lists those that it reads)',
+            '(the page "Configuration" of its documentation lists those that it reads)',
             UserWarning,
             stacklevel=3,
         )

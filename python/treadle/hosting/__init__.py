@@ -5,6 +5,10 @@
 the rows of its shuffles.
 """
 
+# First: it says what to install where distributed is missing.
+import treadle.client  # noqa: F401
+
+# isort: split
 from treadle.hosting._accelerate import accelerate, decelerate
 from treadle.hosting._attach import attach, detach
 from treadle.hosting._collections import adopt, give_back

@@ -159,6 +159,8 @@ def test_certificates_let_a_worker_in(start: Start, tmp_path: Path) -> None:
         (("scheduler", "--http", "foo"), "--http"),
         (("scheduler", "treadle+tls://127.0.0.1:0"), "--tls PREFIX"),
         (("worker", "treadle+tls://127.0.0.1:1"), "--tls PREFIX"),
+        (("worker", "tls://127.0.0.1:1"), "treadle+tls://127.0.0.1:1 needs certificates"),
+        (("scheduler", "tcp://foo"), "treadle://foo has no port"),
     ],
 )
 def test_options_that_make_no_sense(start: Start, arguments: tuple[str, ...], message: str) -> None:
@@ -175,6 +177,15 @@ def test_an_address_that_is_wrong_is_said_once(start: Start) -> None:
     assert process.wait() == 2
     assert process.output.count("foo has no port") == 1
     assert process.lines[-1].startswith("Error: ")
+
+
+def test_certificates_that_are_not_there_are_said_once(start: Start) -> None:
+    process = start("worker", "127.0.0.1:1", "--tls", "/nowhere/node")
+    assert process.wait() == 1
+    (line,) = process.lines
+    assert line.startswith(
+        "Error: --tls /nowhere/node: there is no file /nowhere/ca.pem; give the prefix"
+    )
 
 
 def test_a_file_that_cannot_be_written_is_named(start: Start) -> None:

@@ -314,7 +314,8 @@ impl Core {
         }
         for id in gone {
             let reason = "lost dependencies";
-            let message = "a task reads something that is not known any more";
+            let message = "a task reads a key that this cluster does not have: its \
+                future was cancelled or released, or belongs to another cluster";
             let reason = Value::Tuple(vec![Value::str(reason), Value::str(message)]);
             let standing = Standing::Cancelled(reason.to_bytes().into());
             self.tell_client(client, ToClient::Notice { id, standing });

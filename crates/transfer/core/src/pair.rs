@@ -46,6 +46,8 @@ pub struct Stats {
     pub corrupt: u64,
     /// The last round trip of a ping: of the first second, or after the last silence.
     pub round_trip: Option<Duration>,
+    /// When something came last, a ping or its answer included.
+    pub heard: Duration,
 }
 
 impl Pair {
@@ -264,6 +266,7 @@ impl Pair {
             replaced: self.sender.replaced(),
             corrupt: self.receiver.corrupt,
             round_trip: self.round_trip,
+            heard: self.heard,
         }
     }
 

@@ -428,9 +428,9 @@ impl Admission for Candidate {
             {
                 let names: Vec<&str> = state.services.iter().map(|offer| offer.name).collect();
                 handshake.refuse(&format!(
-                    "it does not offer service {}: connect to one of {}",
-                    theirs.service,
-                    names.join(", ")
+                    "it serves only {}, and not service {}; compare the address and the port",
+                    names.join(", "),
+                    theirs.service
                 ));
             }
             Role::Control if may_ask => handshake.answer(own, state.security.secret.clone()),

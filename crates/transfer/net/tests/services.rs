@@ -46,7 +46,7 @@ fn connections_for_a_service_live_in_its_lane() {
     let (others, other) = open(SERVICE + 1);
     let refused = dial(SERVICE + 2).unwrap_err().to_string();
     assert!(
-        refused.contains("service 9: connect to one of seven, eight"),
+        refused.contains("it serves only seven, eight, and not service 9"),
         "{refused}"
     );
     assert!(served.lives_in(&lane) && !other.lives_in(&lane));

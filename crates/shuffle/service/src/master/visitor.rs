@@ -125,7 +125,7 @@ impl Visitor {
                 let room: Room = wire::decode(bytes).map_err(|error| malformed(&error))?;
                 state.announced(id, room)
             }
-            (wire::DISMISSED, _) if self.server.is_some() => {
+            (wire::DISMISSED, id) if id.is_some() || self.server.is_some() => {
                 let reason = String::from_utf8_lossy(bytes);
                 Err(format!("it does not serve this master: {reason}"))
             }

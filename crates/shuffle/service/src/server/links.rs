@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tracing::warn;
@@ -38,8 +39,8 @@ struct Link {
     peer: Peer,
     /// The number of the master.
     master: u32,
-    /// Bytes that had come of it when that was looked at last.
-    received: u64,
+    /// When something had come of it, as it was looked at last. One that has nothing to say answers pings.
+    heard: Duration,
     is_drained: bool,
 }
 
@@ -87,7 +88,7 @@ impl Links {
         let of_it = Link {
             peer: peer.clone(),
             master: welcome.master,
-            received: 0,
+            heard: Duration::ZERO,
             is_drained: false,
         };
         lock(&self.table).insert(link, of_it);
@@ -184,12 +185,12 @@ impl Links {
         }
     }
 
-    /// Looks which masters have sent something.
+    /// Looks which masters are there.
     pub(super) fn look(&self) {
         let mut heard = Vec::new();
         for (&id, link) in lock(&self.table).iter_mut() {
-            let received = link.peer.stats().bytes_received;
-            if std::mem::replace(&mut link.received, received) != received {
+            let at = link.peer.stats().pair.heard;
+            if std::mem::replace(&mut link.heard, at) != at {
                 heard.push(id);
             }
         }

@@ -19,9 +19,9 @@ pub(crate) fn stopped(wait: &mut Wait<'_>, at: &At) -> Option<Error> {
         Err(Early::Interrupted) => Some(Error::Interrupted { at }),
         Err(Early::Deadline) => Some(Error::TimedOut {
             at,
-            reason:
-                "not done in time: servers were lost, have no room, or cannot be reached from here"
-                    .into(),
+            reason: "no answer in time: servers were lost or cannot be reached from here, or there are none (see \
+                     `treadle shuffle-registry list`)"
+                .into(),
         }),
     }
 }

@@ -23,6 +23,7 @@ const USAGE: &str = "usage: treadle-sim --seed N [--without GUARD]     one seed,
        treadle-sim --broadcast --scaling       a push to 8 … 10,000 engines
        treadle-sim --broadcast --sweep         pushes through trees of depths 0 to 5, as lines of JSON
        treadle-sim --shuffle …                 the same for the shuffle plane, without --scaling, and
+       treadle-sim --whole …                   for shuffles whose tasks the scheduler runs, and
        treadle-sim --service …                 for the stand-alone shuffle service, and
        treadle-sim --masters …                 for applications with masters of their own there, and
        treadle-sim --service --large           what its master takes for 40,000 × 40,000
@@ -48,6 +49,7 @@ struct Arguments {
     shuffle: bool,
     service: bool,
     masters: bool,
+    whole: bool,
     without: Option<String>,
 }
 
@@ -112,6 +114,19 @@ impl Plane {
                 report: None,
             };
         }
+        if arguments.whole {
+            let guards = treadle_shuffle::Guard::ALL.iter();
+            let guards = guards.map(|guard| guard.path());
+            return Self {
+                option: "--whole ",
+                guards: guards.chain(treadle_sim::guards()).collect(),
+                simulate: |seed, trace| {
+                    let summary = treadle_sim::simulate_whole(seed, trace)?;
+                    Ok((summary.steps, format!("{summary:?}")))
+                },
+                report: None,
+            };
+        }
         Self {
             option: "",
             guards: treadle_sim::guards(),
@@ -162,6 +177,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--shuffle" => arguments.shuffle = true,
             "--service" => arguments.service = true,
             "--masters" => arguments.masters = true,
+            "--whole" => arguments.whole = true,
             "--without" => arguments.without = Some(value()?),
             _ => return Err(format!("{word} is not known")),
         }

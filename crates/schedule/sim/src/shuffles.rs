@@ -9,7 +9,7 @@ use treadle_messages::{Call, FromWorker, Registration, ToWorker};
 use treadle_scheduler::State;
 use treadle_shuffle::{Generation, Receipt, ServerId, ShuffleId};
 use treadle_shuffle_sim::hosted::{Act, Ended, Output, Planes, Returned, Said};
-use treadle_types::{Attempt, ObjectId, Value, WorkerId};
+use treadle_types::{Attempt, ObjectId, Runs, Value, WorkerId};
 use treadle_worker::Outcome;
 
 use crate::network::Message;
@@ -41,6 +41,8 @@ enum Stage {
     /// It asks the scheduler for the number of the shuffle. With the number that it used before, and why
     /// that did not do.
     Asks(Option<(ShuffleId, String)>),
+    /// It tells the scheduler which maps have receipts of another run, for this reason.
+    Tells(String),
     /// The plane does it; if the number is what the worker remembered, it may be an old one.
     Runs(ShuffleId, bool),
     Over(Result<Content, Ended>),
@@ -266,6 +268,13 @@ impl World {
                 let Some((_, object)) = asked.filter(|(asker, _)| *asker == pid) else {
                     return Err(format!("process {pid} is answered what it has not asked"));
                 };
+                if self.part(pid, object).is_none() {
+                    // It was cancelled a moment ago.
+                    return Ok(());
+                }
+                if let Some(why) = self.told_what(pid, object) {
+                    return self.end_part(pid, object, Err(Ended::GivenBack(why)));
+                }
                 let told = answer
                     .result
                     .map_err(|_| "a question about a shuffle fails")?;
@@ -290,18 +299,25 @@ impl World {
             return Ok(());
         };
         let known = self.processes[&pid].shuffles.get(&part.shuffle()).copied();
-        match (known, self.number_read(pid, object)?) {
-            (Some(known), None) => self.run_part(pid, object, known, true),
-            (Some(known), Some(number)) if known == number => {
-                self.run_part(pid, object, known, true)
-            }
-            _ => self.ask_for_shuffle(pid, object, None),
+        let read = self.numbers_read(pid, object)?;
+        match known.filter(|known| read.iter().all(|number| number == known)) {
+            Some(known) => self.run_part(pid, object, known, true),
+            None => self.ask_for_shuffle(pid, object, None),
         }
     }
 
     fn part(&self, pid: Pid, object: ObjectId) -> Option<Part> {
         let job = self.processes.get(&pid)?.jobs.get(&object)?;
         Some(job.shuffling.as_ref()?.part)
+    }
+
+    /// Why a task was waiting until the scheduler knows of maps that are to run again.
+    fn told_what(&self, pid: Pid, object: ObjectId) -> Option<String> {
+        let job = self.processes.get(&pid)?.jobs.get(&object)?;
+        match &job.shuffling.as_ref()?.stage {
+            Stage::Tells(why) => Some(why.clone()),
+            _ => None,
+        }
     }
 
     fn set_stage(&mut self, pid: Pid, object: ObjectId, stage: Stage) {
@@ -323,18 +339,19 @@ impl World {
             .collect()
     }
 
-    /// The number of the shuffle that the inputs of a task are of. A transfer has none.
-    fn number_read(&self, pid: Pid, object: ObjectId) -> Result<Option<ShuffleId>, String> {
-        Ok(
-            match (self.part(pid, object), &self.contents_read(pid, object)[..]) {
-                (Some(Part::Transfer(..)), _) => None,
-                (Some(Part::Barrier(_)), [Content::Receipt(first), ..]) => {
-                    Some(first.transfer.shuffle)
-                }
-                (Some(Part::Read(..)), [Content::Committed(number, _)]) => Some(*number),
-                (part, read) => return Err(format!("{part:?} reads {read:?}")),
-            },
-        )
+    /// The numbers of the shuffle that the inputs of a task are of. A transfer has none.
+    fn numbers_read(&self, pid: Pid, object: ObjectId) -> Result<Vec<ShuffleId>, String> {
+        let part = self.part(pid, object);
+        if let Some(Part::Transfer(..)) = part {
+            return Ok(Vec::new());
+        }
+        let read = self.contents_read(pid, object).into_iter();
+        let numbers = read.map(|content| match (part, content) {
+            (Some(Part::Barrier(_)), Content::Receipt(receipt)) => Ok(receipt.transfer.shuffle),
+            (Some(Part::Read(..)), Content::Committed(number, _)) => Ok(*number),
+            (part, read) => Err(format!("{part:?} reads {read:?}")),
+        });
+        numbers.collect()
     }
 
     fn ask_for_shuffle(
@@ -343,26 +360,31 @@ impl World {
         object: ObjectId,
         before: Option<(ShuffleId, String)>,
     ) -> Result<(), String> {
-        let (Some(part), Some(shuffles)) = (self.part(pid, object), &mut self.shuffles) else {
+        let Some(part) = self.part(pid, object) else {
             return Ok(());
+        };
+        let name = Value::Str(shuffle_name(part.shuffle()));
+        self.set_stage(pid, object, Stage::Asks(before));
+        self.call_scheduler(pid, object, "shuffle", &keywords([("name", name)]));
+        Ok(())
+    }
+
+    /// A task asks the scheduler something.
+    fn call_scheduler(&mut self, pid: Pid, object: ObjectId, operation: &str, argument: &Value) {
+        let Some(shuffles) = &mut self.shuffles else {
+            return;
         };
         shuffles.next_ask += 1;
         let id = shuffles.next_ask;
         shuffles.asks.insert(id, (pid, object));
-        let name = Value::Str(shuffle_name(part.shuffle()));
-        let call = Call {
+        let call = FromWorker::Call(Call {
             id,
             node: String::new(),
-            operation: "shuffle".into(),
-            argument: keywords([("name", name)]).to_bytes().into(),
-        };
+            operation: operation.into(),
+            argument: argument.to_bytes().into(),
+        });
         let connection = self.processes[&pid].connection;
-        self.send_to_server(
-            connection,
-            Message::FromWorker(Box::new(FromWorker::Call(call))),
-        );
-        self.set_stage(pid, object, Stage::Asks(before));
-        Ok(())
+        self.send_to_server(connection, Message::FromWorker(Box::new(call)));
     }
 
     /// The scheduler has said what the number of a shuffle is now.
@@ -375,7 +397,7 @@ impl World {
         let Some(part) = self.part(pid, object) else {
             return Ok(());
         };
-        let read = self.number_read(pid, object)?;
+        let read = self.numbers_read(pid, object)?;
         let Some(process) = self.processes.get_mut(&pid) else {
             return Ok(());
         };
@@ -388,15 +410,37 @@ impl World {
             Some(Stage::Asks(before)) => before.clone(),
             _ => return Ok(()),
         };
-        let ended = match (number, before, read) {
-            (None, ..) => Ended::Raised("the scheduler does not know this shuffle".into()),
-            (Some(number), Some((before, why)), _) if number == before => Ended::GivenBack(why),
-            (Some(number), _, Some(read)) if number != read => Ended::Raised(format!(
-                "the task has the result of another run of this shuffle ({read:?}, now {number:?})"
-            )),
-            (Some(number), ..) => return self.run_part(pid, object, number, false),
+        let Some(number) = number else {
+            let why = "the scheduler does not know this shuffle".into();
+            return self.end_part(pid, object, Err(Ended::Raised(why)));
         };
-        self.end_part(pid, object, Err(ended))
+        if let Some((before, why)) = before
+            && number == before
+        {
+            return self.end_part(pid, object, Err(Ended::GivenBack(why)));
+        }
+        let others = (0..).zip(&read).filter(|(_, read)| **read != number);
+        let others: Runs = others.map(|(map, _)| map).collect();
+        if others.is_empty() {
+            return self.run_part(pid, object, number, false);
+        }
+        let why = format!("it has the result of another run: {read:?}, now {number:?}");
+        if !matches!(part, Part::Barrier(_)) {
+            return self.end_part(pid, object, Err(Ended::Raised(why)));
+        }
+        self.set_stage(pid, object, Stage::Tells(why));
+        self.summary.overtaken += 1;
+        let maps = others.ranges().iter().map(|&(first, end)| {
+            Value::Tuple(vec![Value::Int(first as i64), Value::Int(end as i64)])
+        });
+        let argument = keywords([
+            ("name", Value::Str(shuffle_name(part.shuffle()))),
+            ("number", Value::Int(number.0 as i64)),
+            ("maps", Value::List(maps.collect())),
+            ("outputs", Value::Bool(false)),
+        ]);
+        self.call_scheduler(pid, object, "shuffle_lost", &argument);
+        Ok(())
     }
 
     fn run_part(
@@ -455,7 +499,9 @@ impl World {
         let (part, number) = (*part, *number);
         let content = match (result, part) {
             // It may have ended, and another one have its name.
-            (Err(Ended::GivenBack(why)), Part::Transfer(..)) if *is_remembered => {
+            (Err(Ended::GivenBack(why)), Part::Transfer(..) | Part::Barrier(_))
+                if *is_remembered =>
+            {
                 return self.ask_for_shuffle(pid, object, Some((number, why)));
             }
             (Err(ended), _) => Err(ended),

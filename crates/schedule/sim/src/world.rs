@@ -143,6 +143,8 @@ pub struct Summary {
     pub compared: u64,
     /// Shuffles that began, with those that began anew.
     pub shuffles: u64,
+    /// Barriers that had receipts of an earlier run of their shuffle.
+    pub overtaken: u64,
     /// Times at which an input of a shuffle was found to have other rows than before.
     pub differences: u64,
     /// Connections of the shuffle plane that broke, or could not be made.

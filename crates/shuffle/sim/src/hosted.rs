@@ -211,13 +211,6 @@ impl Planes {
         self.world.cut(one, other, length);
     }
 
-    /// Nothing can be written to the disk of a process for so long.
-    pub fn full(&mut self, server: ServerId, length: Duration) {
-        if let Some(pid) = self.at(server) {
-            self.world.procs[pid].disk_fails_until = self.world.kernel.now() + length;
-        }
-    }
-
     /// A process hears of the master.
     ///
     /// # Errors

@@ -33,8 +33,13 @@ class Scheduler:
     def __init__(self):
         self.number = 1
         self.asked = 0
+        self.lost = []
 
-    def call(self, _to, _operation, _argument, done):
+    def call(self, _to, operation, argument, done):
+        if operation == "shuffle_lost":
+            self.lost.append(argument)
+            done(True, None)
+            return
         self.asked += 1
         threading.Timer(0.1, done, [(self.number, 3, SPEC, 8, None, [(0, 8)], False), None]).start()
 
@@ -82,8 +87,30 @@ def test_a_barrier_is_that_of_its_receipts():
     # Transfers of another shuffle of the name ran elsewhere: this worker has not heard of it.
     scheduler.number = 2
     assert shuffles.barrier("s", [(2, b"0"), (2, b"1")]) == (2, 23)
-    with pytest.raises(RuntimeError, match=r"Shuffle s, barrier, .* another run .*\(1, now 2\)"):
+    # A receipt of the one before is kept: the scheduler learns that its input has to run again.
+    with pytest.raises(Reschedule, match=r"inputs \[1\] of shuffle s"):
+        shuffles.barrier("s", [(2, b"0"), (1, b"1"), (2, b"2")])
+    assert scheduler.lost == [{"name": "s", "number": 2, "maps": [(1, 2)], "outputs": False}]
+
+
+def test_a_barrier_whose_shuffle_has_ended_begins_it_anew():
+    scheduler = Scheduler()
+    shuffles = Shuffles(scheduler)
+    shuffles.barrier("s", [(1, b"0")])
+
+    def commit(number, _maps, _receipts):
+        assert number == 1
+        raise Reschedule("it has ended")
+
+    scheduler.shuffle_commit = commit
+    # It is given back as long as the shuffle is the same.
+    with pytest.raises(Reschedule, match="it has ended"):
         shuffles.barrier("s", [(1, b"0")])
+    assert not scheduler.lost
+    scheduler.number = 2
+    with pytest.raises(Reschedule, match=r"inputs \[0\] of shuffle s"):
+        shuffles.barrier("s", [(1, b"0")])
+    assert scheduler.lost == [{"name": "s", "number": 2, "maps": [(0, 1)], "outputs": False}]
 
 
 def test_a_task_is_given_back_if_the_shuffle_is_the_same():

@@ -18,7 +18,7 @@ from treadle.shuffle._kinds import Kind, kind_of
 from treadle.shuffle._named_errors import named
 from treadle.shuffle._piece import Piece
 from treadle.shuffle._places import AtServers, AtWorkers, Gone, Place, Services, label
-from treadle.shuffle._spec import read_spec
+from treadle.shuffle._spec import ranges, read_spec
 
 if TYPE_CHECKING:
     from treadle.worker._native import Native
@@ -110,9 +110,26 @@ class Shuffles:
     def barrier(self, id: str, run_ids: Sequence[Receipt]) -> Committed:  # noqa: A002
         """Make all servers compare their rows with the receipts; return the generation."""
         with named(f"Shuffle {id}, barrier", self._native.address):
-            number = run_ids[0][0]
             receipts = [receipt for _, receipt in run_ids]
-            return number, self._at(id, number, lambda known: known.place.commit(receipts))
+            with self._lock:
+                known = self._known.get(id)
+            if known is not None and not _of_others(run_ids, known):
+                try:
+                    return known.number, known.place.commit(receipts)
+                except (Reschedule, Gone) as error:
+                    # It may have ended, and be needed again.
+                    known = self._other(id, known, error)
+            else:
+                known = self._renew(id, known)
+            others = _of_others(run_ids, known)
+            if others:
+                # They count where the scheduler has not lost them, and have pushed their rows to a shuffle
+                # that has ended.
+                self._tell_lost(id, known.number, ranges(others), False)
+                raise Reschedule(
+                    f"inputs {others} of shuffle {id} have results of an earlier run of it"
+                )
+            return known.number, known.place.commit(receipts)
 
     def get_output_partition(
         self,
@@ -235,11 +252,17 @@ class Shuffles:
             )
 
         def tell_lost(lost: list[tuple[int, int]], outputs: bool) -> None:
-            said = {"name": name, "number": number, "maps": lost, "outputs": outputs}
-            late = f"the scheduler did not answer within {_PATIENCE:.0f} s"
-            self._call("", "shuffle_lost", said, late)
+            self._tell_lost(name, number, lost, outputs)
 
         return AtServers(self._native, shuffle, tell_lost)
+
+    def _tell_lost(
+        self, name: str, number: int, maps: list[tuple[int, int]], outputs: bool
+    ) -> None:
+        """Tell the scheduler which inputs must be transferred again, and wait until it knows."""
+        said = {"name": name, "number": number, "maps": maps, "outputs": outputs}
+        late = f"the scheduler did not answer within {_PATIENCE:.0f} s"
+        self._call("", "shuffle_lost", said, late)
 
     def _call(self, node: str, operation: str, argument: Any, late: str) -> Any:
         """Ask a node, and return its answer as it is."""
@@ -257,3 +280,8 @@ class Shuffles:
         if error is not None:
             raise error_of(error)
         return result
+
+
+def _of_others(receipts: Sequence[Receipt], known: Known) -> list[int]:
+    """Return the inputs whose receipts are of another run of a shuffle."""
+    return [at for at, (number, _) in enumerate(receipts) if number != known.number]

@@ -88,6 +88,16 @@ impl<I: Item, N: Copy + Ord> Kernel<I, N> {
         self.quiet_since = self.now;
     }
 
+    /// When something happens next.
+    pub fn next_at(&self) -> Option<Duration> {
+        Some(self.agenda.first_key_value()?.0.0)
+    }
+
+    /// It is so late: a clock that another one leads.
+    pub fn advance(&mut self, now: Duration) {
+        self.now = self.now.max(now);
+    }
+
     /// Schedules something `delay` from now.
     pub fn schedule(&mut self, delay: Duration, item: I) {
         self.schedule_at(self.now + delay, item);

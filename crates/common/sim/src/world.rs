@@ -62,15 +62,9 @@ pub trait World {
     /// The first thing that does not hold.
     fn run(&mut self) -> Result<bool, String> {
         while let Some((number, item)) = self.kernel_mut().pop() {
-            if let Some(until) = self.waits(&item) {
-                self.kernel_mut().put_back(until, number, item);
+            if !self.happen(number, item)? {
                 continue;
             }
-            let is_periodic = item.is_periodic();
-            self.kernel_mut().begin(&item);
-            self.step(item)?;
-            self.check()?;
-            self.kernel_mut().end(is_periodic);
             if self.is_over() {
                 return Ok(true);
             }
@@ -80,6 +74,37 @@ pub trait World {
             }
         }
         Ok(false)
+    }
+
+    /// Has happen what is to happen until a time, for a world within another one.
+    ///
+    /// # Errors
+    /// The first thing that does not hold.
+    fn run_until(&mut self, at: Duration) -> Result<(), String> {
+        while self.kernel().next_at().is_some_and(|next| next <= at)
+            && let Some((number, item)) = self.kernel_mut().pop()
+        {
+            self.happen(number, item)?;
+        }
+        self.kernel_mut().advance(at);
+        Ok(())
+    }
+
+    /// An item happens, or waits: then false.
+    ///
+    /// # Errors
+    /// What does not hold.
+    fn happen(&mut self, number: u64, item: Self::Item) -> Result<bool, String> {
+        if let Some(until) = self.waits(&item) {
+            self.kernel_mut().put_back(until, number, item);
+            return Ok(false);
+        }
+        let is_periodic = item.is_periodic();
+        self.kernel_mut().begin(&item);
+        self.step(item)?;
+        self.check()?;
+        self.kernel_mut().end(is_periodic);
+        Ok(true)
     }
 
     /// Until when an item waits, since its process is paused or the network is cut.

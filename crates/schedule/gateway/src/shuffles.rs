@@ -103,6 +103,10 @@ impl Core {
     ) -> Result<(), Broken> {
         for (name, role, task) in brought {
             let Some(view) = self.scheduler.task(task) else {
+                // It was to read something that is gone.
+                if matches!(role, Role::Barrier) {
+                    self.forget_unneeded(&name);
+                }
                 continue;
             };
             let inputs = view.inputs().count();

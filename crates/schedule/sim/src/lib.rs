@@ -15,6 +15,7 @@ mod process;
 pub mod scaling;
 mod server;
 mod sessions;
+mod shuffles;
 mod universe;
 mod verify;
 mod versions;
@@ -22,7 +23,7 @@ mod world;
 
 pub use process::Guard;
 pub use treadle_sim_kernel as kernel;
-pub use world::{Summary, simulate};
+pub use world::{Summary, simulate, simulate_whole};
 
 /// The guards of the cores of a cluster, and of the simulated process around a worker's.
 pub fn guards() -> Vec<&'static str> {

@@ -143,7 +143,7 @@ impl World {
             input.is_actor || input.is_immovable
         };
         // Those that asked to run elsewhere do.
-        if spec.gives_back > 0 || self.needs(key) > resource {
+        if spec.gives_back > 0 || spec.part.is_some() || self.needs(key) > resource {
             return false;
         }
         let name = self.plan.machines[self.places[&worker]].name;

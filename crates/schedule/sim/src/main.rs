@@ -23,6 +23,7 @@ const USAGE: &str = "usage: treadle-sim --seed N [--without GUARD]     one seed,
        treadle-sim --broadcast --scaling       a push to 8 … 10,000 engines
        treadle-sim --broadcast --sweep         pushes through trees of depths 0 to 5, as lines of JSON
        treadle-sim --shuffle …                 the same for the shuffle plane, without --scaling, and
+       treadle-sim --whole …                   for shuffles whose tasks the scheduler runs, and
        treadle-sim --service …                 for the stand-alone shuffle service, and
        treadle-sim --masters …                 for applications with masters of their own there, and
        treadle-sim --remote …                  for servers with a remote store, and
@@ -50,6 +51,7 @@ struct Arguments {
     service: bool,
     masters: bool,
     remote: bool,
+    whole: bool,
     without: Option<String>,
 }
 
@@ -102,6 +104,19 @@ impl Plane {
             return Self::of_shuffles("--remote ", |seed, trace| {
                 counted(shuffle::simulate_remote(seed, trace)?)
             });
+        }
+        if arguments.whole {
+            let guards = treadle_shuffle::Guard::ALL.iter();
+            let guards = guards.map(|guard| guard.path());
+            return Self {
+                option: "--whole ",
+                guards: guards.chain(treadle_sim::guards()).collect(),
+                simulate: |seed, trace| {
+                    let summary = treadle_sim::simulate_whole(seed, trace)?;
+                    Ok((summary.steps, format!("{summary:?}")))
+                },
+                report: None,
+            };
         }
         Self {
             option: "",
@@ -167,6 +182,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--service" => arguments.service = true,
             "--masters" => arguments.masters = true,
             "--remote" => arguments.remote = true,
+            "--whole" => arguments.whole = true,
             "--without" => arguments.without = Some(value()?),
             _ => return Err(format!("{word} is not known")),
         }

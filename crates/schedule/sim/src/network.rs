@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use treadle_messages::{FromClient, ToClient};
+use treadle_messages::{FromClient, FromWorker, ToClient, ToWorker};
 use treadle_types::{Command, Report, WorkerId};
 
 use crate::kernel::Link;
@@ -34,10 +34,14 @@ pub(crate) enum Message {
     // From workers.
     Register(usize),
     Report(Report),
+    /// The shuffle plane to its master, and questions of tasks.
+    FromWorker(Box<FromWorker>),
     // To workers.
     Welcome(WorkerId),
     Command(Command),
     Leave,
+    /// What the shuffle plane hears, and answers.
+    ToWorker(Box<ToWorker>),
     // From clients.
     Hello,
     Client(Box<FromClient>),

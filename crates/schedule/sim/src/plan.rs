@@ -127,10 +127,22 @@ pub(crate) struct Plan {
     pub(crate) starts: u64,
     /// Verify the invariants of the cores after this many steps.
     pub(crate) check_every: u64,
+    /// The seed of the shuffle plane, if there is one.
+    pub(crate) shuffles: Option<u64>,
 }
 
 impl Plan {
+    /// What a seed decides.
     pub(crate) fn draw(random: &mut Random) -> Self {
+        Self::with_shuffles(random, None)
+    }
+
+    /// What a seed decides, also about shuffles.
+    pub(crate) fn whole(seed: u64) -> Self {
+        Self::with_shuffles(&mut Random::new(seed ^ 0x0b0a_4d00), Some(seed))
+    }
+
+    fn with_shuffles(random: &mut Random, shuffles: Option<u64>) -> Self {
         // Other streams, so that what is drawn from them leaves the rest of the plan alone.
         let mut other = Random::new(random.clone().next());
         let mut effects = Random::new(other.clone().next());
@@ -193,8 +205,17 @@ impl Plan {
         };
         let mut universe = Universe::default();
         let graphs = if is_large { 12 } else { 6 };
-        for _ in 0..random.between(1, graphs) {
+        let graphs = match shuffles {
+            Some(_) => random.below(3),
+            None => random.between(1, graphs),
+        };
+        for _ in 0..graphs {
             universe.add_graph(random, &traits);
+        }
+        if shuffles.is_some() {
+            for _ in 0..random.between(1, 2) {
+                universe.add_shuffle(random, &traits);
+            }
         }
         universe.add_waits(&mut other, &traits);
         let percent = effects.pick(&[0, 0, 10, 50]);
@@ -256,6 +277,7 @@ impl Plan {
             faults,
             starts: span / 10,
             check_every: 1,
+            shuffles,
         }
     }
 }

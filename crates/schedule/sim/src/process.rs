@@ -5,11 +5,13 @@ mod values;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use treadle_shuffle::ShuffleId;
 use treadle_types::{ObjectId, Report, Returned, WorkerId};
 use treadle_worker::{Config, Effect, Effects, Event, Outcome, Run, Worker};
 
 use crate::network::Message;
 use crate::plan::{Node, RESOURCE};
+use crate::shuffles::Shuffling;
 use crate::universe::{Habit, Key, LONGEST_WAIT, Raises, decode, encode, key_of_task, recipe};
 use crate::world::{Item, Party, Pid, World};
 
@@ -40,13 +42,15 @@ pub(crate) struct Stored {
 }
 
 /// A task that runs.
-struct Job {
-    key: Key,
+pub(crate) struct Job {
+    pub(crate) key: Key,
     keep: bool,
     /// Where the inputs are, and what they were when the task began.
-    inputs: Vec<(ObjectId, u64)>,
+    pub(crate) inputs: Vec<(ObjectId, u64)>,
     steps: VecDeque<(Duration, Step)>,
     has_slot: bool,
+    /// What it does in a shuffle.
+    pub(crate) shuffling: Option<Shuffling>,
     /// An input that cannot be read.
     missing: Option<ObjectId>,
     is_interrupted: bool,
@@ -58,16 +62,20 @@ enum Step {
     Rejoin,
     /// It waits until the task of the key has run, or until that time.
     Wait(Key, Duration),
+    /// It does its part in a shuffle, which takes as long as that takes.
+    Shuffle,
     End,
 }
 
 pub(crate) struct Process {
     pub(crate) machine: usize,
-    connection: usize,
+    pub(crate) connection: usize,
     pub(crate) id: Option<WorkerId>,
     pub(crate) core: Worker,
     pub(crate) store: BTreeMap<ObjectId, Stored>,
-    jobs: BTreeMap<ObjectId, Job>,
+    pub(crate) jobs: BTreeMap<ObjectId, Job>,
+    /// The numbers of shuffles, as the scheduler said last.
+    pub(crate) shuffles: BTreeMap<usize, ShuffleId>,
     /// Values that are asked for.
     requests: BTreeMap<u64, (ObjectId, WorkerId)>,
     is_out_of_memory: bool,
@@ -94,6 +102,7 @@ impl World {
             core,
             store: BTreeMap::new(),
             jobs: BTreeMap::new(),
+            shuffles: BTreeMap::new(),
             requests: BTreeMap::new(),
             is_out_of_memory: false,
         };
@@ -110,9 +119,11 @@ impl World {
         };
         self.kernel
             .tell(|| format!("process {pid} of machine {} ends", process.machine));
+        let id = process.id;
         self.current[process.machine] = None;
         self.connections[process.connection].is_broken = loses;
         self.close(process.connection, true, delay);
+        self.planes_lose(id);
     }
 
     pub(crate) fn process_told(&mut self, pid: Pid, message: Message) -> Result<(), String> {
@@ -122,9 +133,12 @@ impl World {
         match message {
             Message::Welcome(id) => {
                 process.id = Some(id);
+                let machine = process.machine;
+                self.planes_gain(id, machine, pid);
                 Ok(())
             }
             Message::Command(command) => self.process_event(pid, Event::Command(command)),
+            Message::ToWorker(message) => self.plane_told(pid, *message),
             Message::Leave | Message::Closed => {
                 let machine = process.machine;
                 self.kill(pid, false, Duration::ZERO);
@@ -170,7 +184,7 @@ impl World {
         )
     }
 
-    fn process_event(&mut self, pid: Pid, event: Event) -> Result<(), String> {
+    pub(crate) fn process_event(&mut self, pid: Pid, event: Event) -> Result<(), String> {
         let Some(process) = self.processes.get_mut(&pid) else {
             return Ok(());
         };
@@ -202,14 +216,17 @@ impl World {
             }
             Effect::Interrupt(object) => {
                 self.summary.interrupted += 1;
-                // Some functions notice, others run on.
-                if self.kernel.random.chance(50)
+                // Some functions notice, others run on. Those of shuffles look all the time.
+                let is_shuffling = process.jobs.get(&object);
+                let is_shuffling = is_shuffling.is_some_and(|job| job.shuffling.is_some());
+                if (is_shuffling || self.kernel.random.chance(50))
                     && let Some(process) = self.processes.get_mut(&pid)
                     && let Some(job) = process.jobs.get_mut(&object)
                 {
                     job.is_interrupted = true;
                     job.steps = VecDeque::from([(Duration::ZERO, Step::End)]);
-                    let delay = self.kernel.random.micros(0, 1_000);
+                    let longest = if is_shuffling { 25_000 } else { 1_000 };
+                    let delay = self.kernel.random.micros(0, longest);
                     self.kernel.schedule(delay, Item::Job(pid, object));
                 }
             }
@@ -275,6 +292,7 @@ impl World {
         let third = spec.duration / 3;
         let steps = match (missing, spec.habit) {
             (Some(_), _) => vec![(Duration::ZERO, Step::End)],
+            (None, _) if spec.part.is_some() => vec![(spec.duration, Step::Shuffle)],
             (None, Habit::Plain) => vec![(spec.duration, Step::End)],
             (None, Habit::Secedes) => vec![
                 (third, Step::Secede),
@@ -297,6 +315,7 @@ impl World {
             inputs,
             steps: steps.into(),
             has_slot: true,
+            shuffling: spec.part.map(Shuffling::new),
             missing,
             is_interrupted: false,
         };
@@ -334,11 +353,12 @@ impl World {
                     .schedule(if goes_on { next } else { LOOK }, Item::Job(pid, object));
                 Ok(())
             }
+            Step::Shuffle => self.shuffle(pid, object),
             Step::End => self.end(pid, object),
         }
     }
 
-    fn end(&mut self, pid: Pid, object: ObjectId) -> Result<(), String> {
+    pub(crate) fn end(&mut self, pid: Pid, object: ObjectId) -> Result<(), String> {
         let Some(process) = self.processes.get_mut(&pid) else {
             return Ok(());
         };
@@ -346,10 +366,20 @@ impl World {
             return Ok(());
         };
         self.summary.runs += 1;
+        let shuffled = match job.shuffling {
+            Some(shuffling) if job.missing.is_none() => {
+                Some(self.part_ended(pid, object, (job.key, shuffling))?)
+            }
+            _ => None,
+        };
+        let Some(process) = self.processes.get_mut(&pid) else {
+            return Ok(());
+        };
         let spec = self.plan.universe.spec(job.key);
         let runs = self.oracle.count_run(job.key);
         let gives_back = !job.is_interrupted && runs <= spec.gives_back;
-        let raises = job.is_interrupted
+        // One of a shuffle that nobody wants any more has ended by itself a moment before, or is given back.
+        let raises = job.is_interrupted && shuffled.is_none()
             || match spec.raises {
                 Raises::Never => false,
                 Raises::Times(times) => runs <= spec.gives_back + times,
@@ -359,6 +389,9 @@ impl World {
             process.store.remove(&missing);
             self.summary.gone += 1;
             Outcome::Missing(missing)
+        } else if let Some(Err(outcome)) = shuffled {
+            self.summary.given_back += u64::from(matches!(outcome, Outcome::GivenBack));
+            outcome
         } else if gives_back {
             self.summary.given_back += 1;
             Outcome::GivenBack
@@ -371,6 +404,11 @@ impl World {
                         return Err(format!("{object:?} ends without its input {source:?}"));
                     }
                 }
+            }
+            let content = shuffled.and_then(Result::ok);
+            if let Some(shuffles) = &mut self.shuffles {
+                let sources = job.inputs.iter().map(|input| input.0);
+                shuffles.returned(object, content, sources);
             }
             let inputs = job.inputs.iter().map(|input| input.1);
             let value = self.oracle.versions.evaluate(job.key, inputs);

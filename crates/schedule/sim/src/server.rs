@@ -356,6 +356,7 @@ impl World {
         match message {
             // Also what a worker says that was lost: it is the core's to ignore it.
             Message::Report(report) => self.reported(worker, report),
+            Message::FromWorker(message) => self.server_event(Event::FromWorker(worker, *message)),
             Message::Closed => self.server_event(Event::WorkerGone(worker, Cause::Signal(9))),
             _ => Err("a worker says what only clients say".into()),
         }
@@ -418,6 +419,11 @@ impl World {
                     None => Ok(()),
                 }
             }
+            // Of what an input of a shuffle has.
+            Effect::Warn(_) if self.may_differ() => {
+                self.summary.differences += 1;
+                Ok(())
+            }
             Effect::End | Effect::Warn(_) => Err("the scheduler ends, or warns".into()),
             Effect::Fault(error) => Err(format!("the scheduler says: {error}")),
         }
@@ -470,6 +476,12 @@ impl World {
             ToWorker::Leave { .. } => {
                 let connection = registration.connection;
                 self.send_from_server(connection, Message::Leave);
+            }
+            ToWorker::ToNode(_) | ToWorker::PeerLost(_) | ToWorker::Answer(_)
+                if self.shuffles.is_some() =>
+            {
+                let connection = registration.connection;
+                self.send_from_server(connection, Message::ToWorker(Box::new(message)));
             }
             _ => {}
         }

@@ -129,7 +129,10 @@ impl World {
                 let keys = dropped.map(|(task, _)| self.server.keys[&task]);
                 self.oracle.unkept.extend(keys);
             }
-            FromClient::Define(_) | FromClient::Undefine(_) | FromClient::Call(_) => {}
+            FromClient::Define(_)
+            | FromClient::Undefine(_)
+            | FromClient::Register(_)
+            | FromClient::Call(_) => {}
             other => return Err(format!("a client says {other:?}")),
         }
         for key in asks {

@@ -1,5 +1,7 @@
 //! What there is to compute: keys with their tasks, and the values that a sequential run gives them.
 
+mod shuffles;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -8,6 +10,8 @@ use treadle_types::value::Reader;
 use treadle_types::{Constraint, INLINE, Symbol};
 
 use crate::kernel::{Random, mix};
+
+pub(crate) use shuffles::{Part, Shuffle, name as shuffle_name};
 
 /// A key. Its task reads only keys of smaller numbers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -49,6 +53,8 @@ pub(crate) struct Spec {
     pub(crate) has_effects: bool,
     /// What it does beside its value survives the worker.
     pub(crate) lasts: bool,
+    /// What it does in a shuffle.
+    pub(crate) part: Option<Part>,
     pub(crate) inputs: Vec<Key>,
     pub(crate) nbytes: u64,
     pub(crate) duration: Duration,
@@ -99,6 +105,7 @@ pub(crate) struct Traits {
 pub(crate) struct Universe {
     pub(crate) specs: Vec<Spec>,
     pub(crate) graphs: Vec<Graph>,
+    pub(crate) shuffles: Vec<Shuffle>,
     /// What tasks of the graph that is being added may read besides what its shape says.
     data: Option<Key>,
     actor: Option<Key>,
@@ -127,7 +134,12 @@ impl Spec {
 
     /// Whether the value travels in reports.
     pub(crate) fn is_small(&self) -> bool {
-        is_small(self.nbytes, self.value) && !self.is_actor
+        match self.part {
+            // Receipts and generations are data, however large.
+            Some(Part::Transfer(..) | Part::Barrier(_)) => self.nbytes <= INLINE as u64,
+            Some(Part::Read(..)) => false,
+            None => is_small(self.nbytes, self.value) && !self.is_actor,
+        }
     }
 }
 
@@ -164,6 +176,11 @@ impl Universe {
                 }
             }
         }
+        self.add_graph_from(first);
+    }
+
+    /// The keys from one on are a graph.
+    fn add_graph_from(&mut self, first: usize) {
         let keys = self.keys_from(first);
         let read: BTreeSet<_> = keys
             .iter()
@@ -181,7 +198,9 @@ impl Universe {
     pub(crate) fn add_waits(&mut self, random: &mut Random, traits: &Traits) {
         for index in 0..self.specs.len() {
             let (key, other) = (Key(index as u32), random.index(self.specs.len()));
-            let can_wait = !self.specs[index].is_data && self.specs[index].habit == Habit::Plain;
+            let can_wait = !self.specs[index].is_data
+                && self.specs[index].habit == Habit::Plain
+                && self.specs[index].part.is_none();
             let can_set = !self.specs[other].is_data && !self.specs[other].lineage.contains(&key);
             if random.chance(traits.waiting) && can_wait && can_set {
                 self.specs[index].habit = Habit::Waits(Key(other as u32));
@@ -192,8 +211,11 @@ impl Universe {
     /// Has some tasks do more than return a value, as the transfers of a shuffle do.
     pub(crate) fn add_effects(&mut self, random: &mut Random, percent: u64) {
         for (number, spec) in self.specs.iter_mut().enumerate() {
-            spec.has_effects = random.chance(percent) && !spec.is_data && !spec.is_actor;
-            spec.lasts = spec.has_effects && number % 3 == 0;
+            let has_effects = random.chance(percent) && !spec.is_data && !spec.is_actor;
+            if spec.part.is_none() {
+                spec.has_effects = has_effects;
+                spec.lasts = has_effects && number % 3 == 0;
+            }
         }
     }
 
@@ -275,6 +297,7 @@ impl Universe {
                 && random.chance(traits.immovable),
             has_effects: false,
             lasts: false,
+            part: None,
             inputs,
             nbytes,
             duration: random.micros(1, traits.longest),
@@ -301,7 +324,8 @@ impl Universe {
             true => first,
             false => 0,
         };
-        (from < here).then(|| Key(random.between(from as u64, here as u64 - 1) as u32))
+        let found = (from < here).then(|| Key(random.between(from as u64, here as u64 - 1) as u32));
+        found.filter(|&key| !self.spec(key).is_within_shuffle())
     }
 
     fn chains(&mut self, size: u64, random: &mut Random, traits: &Traits) {

@@ -113,6 +113,7 @@ impl World {
         }
         self.verify_kept()?;
         self.verify_lineage()?;
+        self.verify_shuffles()?;
         self.verify_values()
     }
 

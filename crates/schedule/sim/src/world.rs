@@ -12,6 +12,7 @@ use crate::oracle::Oracle;
 use crate::plan::{Fault, HEALED, Node, Plan};
 use crate::process::Process;
 use crate::server::Server;
+use crate::shuffles::Shuffles;
 use crate::universe::Key;
 
 /// What is done stays so for so long before a simulation counts as over.
@@ -87,6 +88,8 @@ pub(crate) enum Item {
     Start(usize),
     MemoryFree(Pid),
     Leave(usize),
+    /// Something is due at the shuffle plane.
+    Planes,
 }
 
 crate::kernel::counters! {
@@ -130,6 +133,24 @@ pub struct Summary {
     pub changed: u64,
     /// Definitions that clients gave up, since no task used them.
     pub undefined: u64,
+    /// Transfers of shuffles that ended well.
+    pub transfers: u64,
+    /// Shares of receipts that name batches of an earlier attempt.
+    pub reused: u64,
+    /// Partitions of shuffles that were read.
+    pub outputs: u64,
+    /// Partitions that were compared with the inputs at the end.
+    pub compared: u64,
+    /// Shuffles that began, with those that began anew.
+    pub shuffles: u64,
+    /// Barriers that had receipts of an earlier run of their shuffle.
+    pub overtaken: u64,
+    /// Times at which an input of a shuffle was found to have other rows than before.
+    pub differences: u64,
+    /// Connections of the shuffle plane that broke, or could not be made.
+    pub unreached: u64,
+    /// Runs of rows that servers wrote to disk.
+    pub spills: u64,
 }
 }
 
@@ -149,6 +170,8 @@ pub(crate) struct World {
     pub(crate) next_request: u64,
     /// The other stream of random numbers; see [`World::with_other_stream`].
     other: Random,
+    /// The shuffle plane of the workers, if there is one.
+    pub(crate) shuffles: Option<Shuffles>,
     pub(crate) summary: Summary,
 }
 
@@ -156,8 +179,20 @@ pub(crate) struct World {
 ///
 /// # Errors
 /// The first invariant that did not hold.
-pub fn simulate(seed: u64, mut trace: Trace) -> Result<Summary, String> {
-    let plan = Plan::draw(&mut Random::new(seed));
+pub fn simulate(seed: u64, trace: Trace) -> Result<Summary, String> {
+    run(Plan::draw(&mut Random::new(seed)), seed, trace)
+}
+
+/// Runs the simulation of a seed, with shuffles: their tasks are run by the scheduler, the worker and the
+/// client of production, and do what the shuffle plane's cores say.
+///
+/// # Errors
+/// The first invariant that did not hold.
+pub fn simulate_whole(seed: u64, trace: Trace) -> Result<Summary, String> {
+    run(Plan::whole(seed), seed, trace)
+}
+
+fn run(plan: Plan, seed: u64, mut trace: Trace) -> Result<Summary, String> {
     trace.add(|| format!("{plan:#?}"));
     // Another stream than the plan's, so that a change here leaves the plans alone.
     let kernel = Kernel::new(Random::new(!seed), trace);
@@ -180,6 +215,7 @@ impl World {
             places: BTreeMap::new(),
             clients: Vec::new(),
             next_request: 0,
+            shuffles: plan.shuffles.map(|seed| Shuffles::new(seed, &plan)),
             summary: Summary::default(),
             plan,
         };
@@ -214,6 +250,7 @@ impl World {
         self.settle()?;
         self.summary.steps = self.kernel.steps();
         self.summary.redone = self.oracle.redone;
+        self.verify_no_shuffles()?;
         self.verify_emptiness()
     }
 
@@ -260,9 +297,13 @@ impl World {
             Fault::Pause { machine, length } => {
                 if let Some(pid) = self.current[machine] {
                     self.kernel.pause(Node::Process(pid), length);
+                    self.planes_pause(pid, length)?;
                 }
             }
-            Fault::Cut { between, length } => self.kernel.cut(between.0, between.1, length),
+            Fault::Cut { between, length } => {
+                self.kernel.cut(between.0, between.1, length);
+                self.planes_cut(between, length)?;
+            }
             Fault::Drain { machine } => self.drain(machine)?,
             Fault::Unreadable { machine, percent } => {
                 let Self {
@@ -381,6 +422,7 @@ impl kernel::World for World {
                 Ok(())
             }
             Item::MemoryFree(pid) => self.memory(pid, false),
+            Item::Planes => self.planes_due(),
             Item::Leave(client) => {
                 self.leave(client);
                 Ok(())

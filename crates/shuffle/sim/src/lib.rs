@@ -7,6 +7,7 @@
 
 mod data;
 mod engine;
+pub mod hosted;
 pub mod large;
 mod leases;
 mod masters;

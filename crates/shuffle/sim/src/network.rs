@@ -40,6 +40,10 @@ impl World {
     /// To the head, in order.
     pub(super) fn up(&mut self, pid: Pid, up: Up) {
         let process = &self.procs[pid];
+        if let Some(said) = &mut self.said {
+            said.push((process.id, up));
+            return;
+        }
         self.up_as(pid, (process.head.unwrap_or(0), process.id), up);
     }
 
@@ -87,8 +91,8 @@ impl World {
             return Some(id);
         }
         let &server = self.places.get(&to.node)?;
-        let place = self.procs[pid].id.node;
-        if !self.procs[server].is_alive || self.kernel.cut_until(place, to.node).is_some() {
+        let (place, other) = (self.procs[pid].node, self.procs[server].node);
+        if !self.procs[server].is_alive || self.kernel.cut_until(place, other).is_some() {
             return None;
         }
         self.next_connection += 1;

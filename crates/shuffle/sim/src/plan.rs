@@ -455,6 +455,19 @@ impl Plan {
         plan
     }
 
+    /// Processes of another engine, which come and go and have tasks as that one says.
+    pub(super) fn hosted(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x0057_ed00);
+        let mut plan = Self::new(random.next());
+        plan.seed = seed;
+        plan.places = 0;
+        plan.jobs.clear();
+        plan.faults.clear();
+        (plan.speculates, plan.fails, plan.forgets, plan.lates) = (0, 0, 0, 0);
+        (plan.drops, plan.flips, plan.unreadable) = (0, 0, 0);
+        plan
+    }
+
     /// One job on 1,000 servers, of which some are killed, paused and cut off.
     pub fn thousand_servers() -> Self {
         let mut plan = Self::bare(7, 1_000, 50);

@@ -24,6 +24,8 @@ type Found = Vec<(ReadPiece, Vec<u64>)>;
 
 pub(super) struct Process {
     pub(super) id: ServerId,
+    /// Where it is in the network.
+    pub(super) node: u32,
     /// The master of its application. `None`: it is a server of any.
     pub(super) head: Option<usize>,
     pub(super) is_alive: bool,
@@ -76,6 +78,7 @@ impl Process {
         };
         Self {
             id,
+            node: id.node,
             head,
             is_alive: true,
             server,
@@ -485,9 +488,7 @@ impl World {
         group: GroupId,
         partitions: &Runs,
     ) -> Result<(), String> {
-        let job = &self.jobs[(transfer.shuffle.0 / 2) as usize];
-        let mut sources = job.sources.iter();
-        let source = sources.find(|source| source.shuffle == transfer.shuffle);
+        let source = self.sources.get(&transfer.shuffle);
         let source = source.ok_or("no such shuffle")?;
         let batches = source.batches(transfer, group, partitions, self.plan.batch);
         let sizes = batches.iter().map(|b| (b.header.tally, b.header.length()));

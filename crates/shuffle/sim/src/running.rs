@@ -127,7 +127,13 @@ impl World {
         }
     }
 
-    fn run_task(&mut self, pid: Pid, task: Task, id: u64, work: Work) -> Result<(), String> {
+    pub(super) fn run_task(
+        &mut self,
+        pid: Pid,
+        task: Task,
+        id: u64,
+        work: Work,
+    ) -> Result<(), String> {
         match (task, work) {
             (
                 Task::Transfer(shuffle, map),
@@ -169,9 +175,11 @@ impl World {
                 let mut begins = VecDeque::new();
                 let readers = self.plan.service.map_or(1, |service| service.readers);
                 for (shuffle, generation, partition) in sides {
-                    let maps = self.jobs[(shuffle.0 / 2) as usize].plan.maps;
                     for part in 0..readers {
-                        let range = MapRange::part(maps, part, readers);
+                        let range = (readers > 1).then(|| {
+                            let maps = self.jobs[(shuffle.0 / 2) as usize].plan.maps;
+                            MapRange::part(maps, part, readers)
+                        });
                         let read = process.next_read;
                         process.next_read += 1;
                         process.reads.insert(read, (task, id));
@@ -181,7 +189,7 @@ impl World {
                             shuffle,
                             generation,
                             partition,
-                            maps: (readers > 1).then_some(range),
+                            maps: range,
                         });
                     }
                 }
@@ -233,7 +241,7 @@ impl World {
         true
     }
 
-    fn cancel_task(&mut self, pid: Pid, task: Task, attempt: u64) -> Result<(), String> {
+    pub(super) fn cancel_task(&mut self, pid: Pid, task: Task, attempt: u64) -> Result<(), String> {
         let transfer = match self.procs[pid].tasks.get(&(task, attempt)) {
             Some(Running::Transfer(transfer)) => Some(*transfer),
             _ => None,

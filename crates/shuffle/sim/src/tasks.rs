@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use treadle_shuffle::{Generation, Receipt, ServerId, ShuffleId};
 
-use crate::data::Source;
+use crate::data::{Expected, Source};
 use crate::plan::Job as JobPlan;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -79,6 +79,7 @@ impl Job {
         let sides = 0..u64::from(plan.sides);
         let sources = sides.map(|side| Source {
             shuffle: ShuffleId(index as u64 * 2 + side),
+            data: index as u64 * 2 + side,
             partitions: plan.partitions,
             rows: plan.rows,
             is_deterministic: plan.is_deterministic,
@@ -172,46 +173,16 @@ impl Job {
     /// Compares what was returned with what the maps hold: every row once, in order.
     pub(super) fn verify(&self) -> Result<(), String> {
         for (side, source) in self.sources.iter().enumerate() {
-            // What each map's rows may be: those of one attempt, the same one in all outputs.
-            let mut candidates = BTreeMap::new();
-            for map in 0..self.plan.maps {
-                let attempts = match source.is_deterministic {
-                    true => [0].into(),
-                    false => self.tasks[&Task::Transfer(source.shuffle, map)]
-                        .history
-                        .clone(),
-                };
-                let attempts = attempts
-                    .into_iter()
-                    .map(|attempt| source.rows(map, attempt));
-                candidates.insert(map, attempts.collect::<Vec<_>>());
-            }
+            let mut expected = Expected::new(source, self.plan.maps, |map| {
+                self.tasks[&Task::Transfer(source.shuffle, map)]
+                    .history
+                    .clone()
+            });
             for partition in self.plan.outputs.iter().map(|p| p as u32) {
                 let Some((_, Value::Rows(rows), _)) = self.unpacked(partition) else {
                     return Err(format!("partition {partition} was not returned"));
                 };
-                let rows = &rows[side];
-                let what = format!("partition {partition} of {:?}", source.shuffle);
-                let maps: Vec<u32> = rows.iter().map(|(map, _)| *map).collect();
-                if !maps.is_sorted() {
-                    return Err(format!(
-                        "{what} is not in the order of its inputs: {maps:?}"
-                    ));
-                }
-                for (map, attempts) in &mut candidates {
-                    let of_map = rows.iter().filter(|(other, _)| other == map);
-                    let of_map: Vec<u64> = of_map.flat_map(|(_, rows)| rows).copied().collect();
-                    attempts.retain(|rows| match rows.get(&partition) {
-                        Some(rows) => *rows == of_map,
-                        None => of_map.is_empty(),
-                    });
-                    if attempts.is_empty() {
-                        return Err(format!(
-                            "{what} has {} rows of input {map}, which are not those that it holds",
-                            of_map.len()
-                        ));
-                    }
-                }
+                expected.verify(partition, &rows[side])?;
             }
         }
         Ok(())

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use treadle_shuffle::{
     ConnectionId, FromServer, GroupId, LinkId, MapRange, Master, Push, ReaderEvent, ServerEvent,
-    ServerId, ToServer, Transfer,
+    ServerId, ShuffleId, ToServer, Transfer,
 };
 use treadle_types::Runs;
 
-use crate::data::Batch;
+use crate::data::{Batch, Source};
 use crate::engine::{Down, Head, Up};
 use crate::masters::{self, Link};
 use crate::network::Connection;
@@ -144,6 +144,10 @@ pub(super) struct World {
     pub(super) links: BTreeMap<LinkId, Link>,
     pub(super) names: u32,
     pub(super) disturbed: Option<String>,
+    /// What the maps of each shuffle hold.
+    pub(super) sources: BTreeMap<ShuffleId, Source>,
+    /// What processes say to an engine that is not of this world, in order.
+    pub(super) said: Option<Vec<(ServerId, Up)>>,
     pub(super) summary: Summary,
 }
 
@@ -328,9 +332,11 @@ impl World {
         }
     }
 
-    fn new(plan: Plan, trace: Trace) -> Self {
+    pub(super) fn new(plan: Plan, trace: Trace) -> Self {
         let jobs = plan.jobs.iter().enumerate();
-        let jobs = jobs.map(|(index, job)| Job::new(index, job)).collect();
+        let jobs: Vec<Job> = jobs.map(|(index, job)| Job::new(index, job)).collect();
+        let sources = jobs.iter().flat_map(|job| &job.sources);
+        let sources = sources.map(|source| (source.shuffle, *source));
         let is_there = plan.masters.is_empty();
         let heads = (0..plan.masters.len().max(1)).map(|_| {
             let master = Master::new(plan.config.clone());
@@ -340,6 +346,8 @@ impl World {
             kernel: Kernel::new(Random::new(plan.seed), trace),
             heads: heads.collect(),
             at: 0,
+            sources: sources.collect(),
+            said: None,
             jobs,
             plan,
             procs: Vec::new(),
@@ -440,18 +448,7 @@ impl World {
                 incarnation,
             },
         };
-        let pid = self.procs.len();
-        let reader = self.plan.reader(place);
-        let process = Process::new(id, head, reader, &self.plan.config);
-        self.procs.push(process);
-        self.by_id.insert(id, pid);
-        self.places.insert(place, pid);
-        let budget = ServerEvent::Budget {
-            target: self.plan.budget,
-            limit: self.plan.budget + self.plan.budget / 2,
-        };
-        let result = self.server(pid, budget);
-        debug_assert!(result.is_ok());
+        let pid = self.add_process(id, head);
         match head {
             Some(_) => self.up(pid, Up::Joined),
             None => {
@@ -463,10 +460,37 @@ impl World {
         }
     }
 
+    /// A process is there.
+    pub(super) fn add_process(&mut self, id: ServerId, head: Option<usize>) -> Pid {
+        let pid = self.procs.len();
+        let reader = self.plan.reader(id.node);
+        let process = Process::new(id, head, reader, &self.plan.config);
+        self.procs.push(process);
+        self.by_id.insert(id, pid);
+        self.places.insert(id.node, pid);
+        let budget = ServerEvent::Budget {
+            target: self.plan.budget,
+            limit: self.plan.budget + self.plan.budget / 2,
+        };
+        let result = self.server(pid, budget);
+        debug_assert!(result.is_ok());
+        pid
+    }
+
     /// A process ends at once, without a word.
     pub(super) fn kill(&mut self, pid: Pid) {
         self.procs[pid].is_alive = false;
         self.sever(|connection| connection.client == pid || connection.server == pid);
+    }
+
+    /// Two nodes cannot reach each other for so long.
+    pub(super) fn cut(&mut self, one: u32, other: u32, length: Duration) {
+        self.kernel.cut(one, other, length);
+        let procs: Vec<u32> = self.procs.iter().map(|process| process.node).collect();
+        self.sever(|connection| {
+            let places = (procs[connection.client], procs[connection.server]);
+            places == (one, other) || places == (other, one)
+        });
     }
 
     fn leave(&mut self, server: ServerId) -> Result<(), String> {
@@ -505,12 +529,7 @@ impl World {
                 }
             }
             Fault::Cut { one, other, length } => {
-                self.kernel.cut(one, other, length);
-                let procs: Vec<u32> = self.procs.iter().map(|process| process.id.node).collect();
-                self.sever(|connection| {
-                    let places = (procs[connection.client], procs[connection.server]);
-                    places == (one, other) || places == (other, one)
-                });
+                self.cut(one, other, length);
             }
             Fault::Reset { place } => {
                 let procs: Vec<u32> = self.procs.iter().map(|process| process.id.node).collect();

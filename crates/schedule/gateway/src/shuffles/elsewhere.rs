@@ -12,9 +12,9 @@ use crate::operations::{Answered, Arguments, OperationError, dict, int};
 use crate::state::Core;
 
 impl Core {
-    /// A worker has learnt that all copies of some rows are lost: `name` and `number` of the shuffle,
-    /// `maps` (ranges), and `outputs`, whether what was read of it is not valid either. They run again. What
-    /// is said of an earlier run of it changes nothing.
+    /// A worker has learnt that all copies of some rows are lost, or that its barrier has receipts of another
+    /// run: `name` and `number` of the shuffle, `maps` (ranges), and `outputs`, whether what was read of it is
+    /// not valid either. They run again. What is said of an earlier run of it changes nothing.
     pub(crate) fn shuffle_lost(&mut self, arguments: &Arguments) -> Answered {
         let name = arguments.text("name").unwrap_or_default();
         let ranges = arguments.list("maps").unwrap_or_default();
@@ -28,8 +28,8 @@ impl Core {
         let number = arguments.integer("number");
         let number = number.and_then(|number| u64::try_from(number).ok());
         let known = self.shuffles.registry.get(name);
-        let is_meant = known
-            .is_some_and(|known| known.service.is_some() && known.number == number.map(ShuffleId));
+        let is_meant =
+            number.is_some() && known.is_some_and(|known| known.number == number.map(ShuffleId));
         if is_meant {
             self.invalidate_maps(name, &maps, arguments.is_set("outputs"));
         }

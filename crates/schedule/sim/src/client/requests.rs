@@ -65,7 +65,8 @@ impl World {
     pub(super) fn want_some(&mut self, client: usize) -> Result<(), String> {
         let keys = self.plan.universe.specs.len();
         let key = Key(self.kernel.random.index(keys) as u32);
-        if self.clients[client].standing(key).is_some() {
+        let is_transfer = self.plan.universe.spec(key).is_transfer();
+        if self.clients[client].standing(key).is_some() || is_transfer {
             return Ok(());
         }
         self.clients[client].future(key);

@@ -21,7 +21,10 @@ impl World {
             let keys = self.plan.universe.graphs[graph].keys.clone();
             outputs.extend(self.kernel.random.some(&keys, 20));
         }
-        outputs.retain(|&key| !self.plan.universe.spec(key).is_data);
+        outputs.retain(|&key| {
+            let spec = self.plan.universe.spec(key);
+            !spec.is_data && !spec.is_transfer()
+        });
         let mut submission = self.clients[client].core.submission();
         let (tasks, external) = self.closure(client, &outputs, &mut submission)?;
         if tasks.is_empty() {
@@ -41,6 +44,7 @@ impl World {
             false => 1,
         };
         let size = tasks.len().div_ceil(count);
+        self.register_shuffles(&tasks, &mut submission);
         let outputs: BTreeSet<_> = outputs.into_iter().collect();
         let state = &mut self.clients[client];
         let mut inputs = BTreeMap::new();

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,6 +16,9 @@ os.environ.setdefault("DASK_TREADLE__SHUFFLE__JOURNAL", "none")
 
 import treadle
 from waiting import until
+
+# A shell that runs the tests in the background has them ignore Ctrl-C: nothing would raise KeyboardInterrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(params=["sync", "threaded", "one-thread"])

@@ -95,14 +95,7 @@ class Shuffles:
 
         try:
             with named(f"Shuffle {id}, input {partition_id}", self._native.address):
-                with self._lock:
-                    known = self._known.get(id)
-                if known is None:
-                    return transfer(self._renew(id, None))
-                try:
-                    return transfer(known)
-                except (Reschedule, Gone) as error:
-                    return transfer(self._other(id, known, error))
+                return self._at(id, transfer, ended=(Reschedule, Gone))
         except Reschedule as error:
             # Dask's functions for transfers give a task back for this error alone.
             raise ShuffleClosedError(str(error)) from error
@@ -111,25 +104,27 @@ class Shuffles:
         """Make all servers compare their rows with the receipts; return the generation."""
         with named(f"Shuffle {id}, barrier", self._native.address):
             receipts = [receipt for _, receipt in run_ids]
-            with self._lock:
-                known = self._known.get(id)
-            if known is not None and not _of_others(run_ids, known):
-                try:
-                    return known.number, known.place.commit(receipts)
-                except (Reschedule, Gone) as error:
-                    # It may have ended, and be needed again.
-                    known = self._other(id, known, error)
-            else:
-                known = self._renew(id, known)
-            others = _of_others(run_ids, known)
-            if others:
+
+            def others(known: Known) -> list[int]:
+                return [at for at, (number, _) in enumerate(run_ids) if number != known.number]
+
+            def refuse(known: Known) -> Exception:
                 # They count where the scheduler has not lost them, and have pushed their rows to a shuffle
                 # that has ended.
-                self._tell_lost(id, known.number, ranges(others), False)
-                raise Reschedule(
-                    f"inputs {others} of shuffle {id} have results of an earlier run of it"
+                stale = others(known)
+                self._tell_lost(id, known.number, ranges(stale), False)
+                return Reschedule(
+                    f"inputs {stale} of shuffle {id} have results of an earlier run of it"
                 )
-            return known.number, known.place.commit(receipts)
+
+            return self._at(
+                id,
+                lambda known: (known.number, known.place.commit(receipts)),
+                # It may have ended, and be needed again.
+                ended=(Reschedule, Gone),
+                is_meant=lambda known: not others(known),
+                refuse=refuse,
+            )
 
     def get_output_partition(
         self,
@@ -148,28 +143,55 @@ class Shuffles:
                 pieces = known.place.read(generation, partition, kind.width)
                 return kind.assemble([Piece(*piece) for piece in pieces])
 
-            return self._at(id, number, read)
+            def refuse(known: Known) -> Exception:
+                return RuntimeError(
+                    f"the task has the result of another run of this shuffle ({number}, now "
+                    f"{known.number}): compute the whole again"
+                )
+
+            return self._at(
+                id,
+                read,
+                ended=(Gone,),
+                is_meant=lambda known: known.number == number,
+                refuse=refuse,
+            )
 
     def close(self) -> None:
         """Leave the shuffle services."""
         self._services.close()
 
-    def _at(self, name: str, number: int, act: Callable[[Known], T]) -> T:
-        """Do something with the shuffle of a receipt or a barrier."""
+    def _at(
+        self,
+        name: str,
+        act: Callable[[Known], T],
+        *,
+        ended: tuple[type[Exception], ...],
+        is_meant: Callable[[Known], bool] = lambda _known: True,
+        refuse: Callable[[Known], Exception] = lambda _known: AssertionError("any is meant"),
+    ) -> T:
+        """Do something with a shuffle as it is known; with what it is now, if it may have ended.
+
+        Parameters
+        ----------
+        ended
+            What is raised by ``act`` if it may have ended.
+        is_meant
+            Whether it is the run of the shuffle that a receipt or a barrier is of.
+        refuse
+            Makes the error to raise, if it is another one now.
+        """
         with self._lock:
             known = self._known.get(name)
-        if known is not None and known.number == number:
+        if known is not None and is_meant(known):
             try:
                 return act(known)
-            except Gone as error:
+            except ended as error:
                 known = self._other(name, known, error)
         else:
             known = self._renew(name, known)
-        if known.number != number:
-            raise RuntimeError(
-                f"the task has the result of another run of this shuffle ({number}, now "
-                f"{known.number}): compute the whole again"
-            )
+        if not is_meant(known):
+            raise refuse(known)
         return act(known)
 
     def _other(self, name: str, known: Known, error: Exception) -> Known:
@@ -280,8 +302,3 @@ class Shuffles:
         if error is not None:
             raise error_of(error)
         return result
-
-
-def _of_others(receipts: Sequence[Receipt], known: Known) -> list[int]:
-    """Return the inputs whose receipts are of another run of a shuffle."""
-    return [at for at, (number, _) in enumerate(receipts) if number != known.number]

@@ -9,29 +9,17 @@ Arguments are passed to the suite, such as the names of cases: ``tests/registrie
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from downloads import ROOT, digest, jars, need
+
 SOURCES = Path(__file__).with_suffix("")
 CACHE = ROOT / ".cache" / "registries"
 # Each starts a server of its own: more at once only wait for the cores.
 AT_ONCE = "2"
-
-
-def digest(*paths: Path) -> str:
-    """Return a digest of files."""
-    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
-
-
-def need(program: str, package: str) -> None:
-    """Fail with what to install, where a program is missing."""
-    if shutil.which(program) is None:
-        raise SystemExit(f"{program} is missing (Debian and Ubuntu: apt install {package})")
 
 
 def etcd() -> Path:
@@ -48,29 +36,9 @@ def etcd() -> Path:
 
 
 def zookeeper() -> Path:
-    """Return the folder of the jars, each of which has its digest."""
+    """Return the folder of the jars."""
     need("java", "default-jre-headless")
-    sums = SOURCES / "zookeeper" / "SHA256SUMS"
-    folder = CACHE / f"zookeeper-{digest(sums)[:16]}"
-    if not folder.exists():
-        need("mvn", "maven")
-        made = folder.with_suffix(".new")
-        shutil.rmtree(made, ignore_errors=True)
-        copy = (
-            "dependency:copy-dependencies",
-            "-DincludeScope=runtime",
-            f"-DoutputDirectory={made}",
-        )
-        command = ("mvn", "-q", "-B", "-f", sums.with_name("pom.xml"), *copy)
-        subprocess.run(command, check=True)
-        made.rename(folder)
-    expected = dict(line.split()[::-1] for line in sums.read_text().splitlines())
-    found = {jar.name: digest(jar) for jar in folder.iterdir()}
-    if found != expected:
-        wrong = sorted({name for name, _ in found.items() ^ expected.items()})
-        shutil.rmtree(folder)
-        raise SystemExit(f"not the files of {sums.relative_to(ROOT)}: {', '.join(wrong)}")
-    return folder
+    return jars(SOURCES / "zookeeper", CACHE / "zookeeper", "-DincludeScope=runtime")
 
 
 def main() -> None:

@@ -9,10 +9,8 @@ Arguments are names of tests of the crate ``treadle-shuffle-remote``.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
@@ -22,24 +20,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from downloads import ROOT, jars, need
+
 SOURCES = Path(__file__).with_suffix("")
 CACHE = ROOT / ".cache" / "remote"
 S3S_FS = "0.14.1"
 # Seconds until a server listens, at most.
 LISTENS = 120.0
 BUCKET = "rows"
-
-
-def digest(path: Path) -> str:
-    """Return the digest of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def need(program: str, package: str) -> None:
-    """Fail with what to install, where a program is missing."""
-    if shutil.which(program) is None:
-        raise SystemExit(f"{program} is missing (Debian and Ubuntu: apt install {package})")
 
 
 def s3_program() -> Path:
@@ -56,25 +44,9 @@ def s3_program() -> Path:
 
 
 def hdfs_jars() -> Path:
-    """Return the folder of the jars, each of which has its digest."""
+    """Return the folder of the jars."""
     need("javac", "default-jdk-headless")
-    sums = SOURCES / "hdfs" / "SHA256SUMS"
-    folder = CACHE / f"hdfs-{digest(sums)[:16]}"
-    if not folder.exists():
-        need("mvn", "maven")
-        made = folder.with_suffix(".new")
-        shutil.rmtree(made, ignore_errors=True)
-        copy = ("dependency:copy-dependencies", f"-DoutputDirectory={made}")
-        command = ("mvn", "-q", "-B", "-f", sums.with_name("pom.xml"), *copy)
-        subprocess.run(command, check=True)
-        made.rename(folder)
-    expected = dict(line.split()[::-1] for line in sums.read_text().splitlines())
-    found = {jar.name: digest(jar) for jar in folder.iterdir()}
-    if found != expected:
-        wrong = sorted({name for name, _ in found.items() ^ expected.items()})
-        shutil.rmtree(folder)
-        raise SystemExit(f"not the files of {sums.relative_to(ROOT)}: {', '.join(wrong)}")
-    return folder
+    return jars(SOURCES / "hdfs", CACHE / "hdfs")
 
 
 @contextmanager

@@ -21,8 +21,6 @@ def thread_name() -> str:
 
 
 def test_names():
-    assert dask.base.named_schedulers["treadle"] is treadle.get is treadle.threaded.get
-    assert dask.base.named_schedulers["treadle-sync"] is treadle.sync.get
     assert delayed(thread_name)().compute(scheduler="treadle").startswith("treadle-")
     assert delayed(thread_name)().compute(scheduler="treadle-sync") == thread_name()
 
@@ -39,8 +37,31 @@ for name in ("treadle", "treadle-sync"):
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+def test_each_module_may_be_the_first_that_imports_dask():
+    public = ["deploy", "processes", "shuffle.service", "sync", "transfer", "views"]
+    modules = [*treadle._MODULES, *(f"treadle.{name}" for name in public)]
+    code = f"""
+import importlib, os
+import treadle
+
+for module in {modules}:
+    if os.fork():
+        assert os.wait()[1] == 0, module
+        continue
+    try:
+        importlib.import_module(module)
+        import dask
+        assert dask.delayed(abs)(-1).compute(scheduler="treadle") == 1
+        os._exit(0)
+    finally:
+        os._exit(1)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+
+
 def test_installed_and_undone():
     with treadle.installed():
+        assert dask.base.named_schedulers["treadle"] is treadle.get is treadle.threaded.get
         assert delayed(thread_name)().compute().startswith("treadle-")
         assert (
             db.from_sequence([1]).map(lambda _: thread_name()).compute()[0].startswith("treadle-")

@@ -5,12 +5,21 @@ from __future__ import annotations
 import importlib
 import sys
 from contextlib import suppress
+from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 __all__ = ["tell_dask"]
+
+
+#: The modules of the schedulers, by the names that Dask knows them by.
+_MODULES = {
+    "treadle": "treadle.threaded",
+    "treadle-sync": "treadle.sync",
+    "treadle-processes": "treadle.processes",
+}
 
 
 def tell_dask() -> None:
@@ -24,7 +33,14 @@ def tell_dask() -> None:
 def _give_names() -> None:
     # Dask is of use without Treadle, too.
     with suppress(ImportError):
-        importlib.import_module("treadle.local._install")
+        schedulers = importlib.import_module("dask.base").named_schedulers
+        for name, module in _MODULES.items():
+            schedulers.setdefault(name, partial(_get, module))
+
+
+def _get(module: str, *args: Any, **kwargs: Any) -> Any:
+    # Not imported before it is called: a module of Treadle may be what imports Dask.
+    return importlib.import_module(module).get(*args, **kwargs)
 
 
 class _Finder(MetaPathFinder):

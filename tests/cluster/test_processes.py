@@ -52,10 +52,10 @@ def fill():
 
 
 def test_the_names():
-    assert dask.base.named_schedulers["treadle-processes"] is treadle.processes.get
     of_dask = dask.base.named_schedulers["processes"]
     with treadle.installed("processes"):
         assert dask.config.get("scheduler") == "treadle-processes"
+        assert dask.base.named_schedulers["treadle-processes"] is treadle.processes.get
         with treadle.installed():
             assert dask.base.named_schedulers["processes"] is treadle.processes.get
         assert dask.base.named_schedulers["multiprocessing"] is treadle.processes.get

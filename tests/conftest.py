@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import _pytest.runner
 import pytest
 
 # Schedulers of tests leave nothing in this user's home. Dask reads it when it is imported.
@@ -19,6 +20,10 @@ from waiting import until
 
 # A shell that runs the tests in the background has them ignore Ctrl-C: nothing would raise KeyboardInterrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A variable of each test's own would keep its workers from being forked from the template of the tests before.
+_pytest.runner._update_current_test_var = lambda *_: None
+os.environ.pop("PYTEST_CURRENT_TEST", None)
 
 
 @pytest.fixture(params=["sync", "threaded", "one-thread"])

@@ -18,6 +18,7 @@ import treadle
 from client_support import SOON
 from treadle.client import _defaults
 from treadle.client._connected import connected
+from treadle.cluster import _templates
 from treadle.common._loop import made_apart, made_off_loop
 from treadle.scheduler import SupervisedSidecar
 from waiting import until
@@ -61,12 +62,14 @@ def test_what_is_interrupted_while_its_workers_start(
     start: type, started: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """`started` counts their template."""
+    _templates.release()
     before, threads = processes(), loops()
     clients = set(connected)
     interrupted(
         lambda: start(n_workers=2, threads_per_worker=1),
         lambda: len(processes() - before) >= started,
     )
+    _templates.release()
     until(lambda: processes() <= before, lambda: f"left: {processes() - before}")
     until(lambda: dask.config.get("scheduler", None) is None)
     # If the start of a loop is interrupted, distributed's `LoopRunner` forgets the thread of it.

@@ -15,7 +15,7 @@ import click
 
 from treadle.cli._basics import listening
 from treadle.cli._long_running import Credentials, Ending
-from treadle.cluster._worker_process import PRINTED, Death, WorkerProcess, template_of
+from treadle.cluster._worker_process import PRINTED, Death, WorkerProcess, prepare_for
 from treadle.common._stderr import wait_for_asides
 from treadle.worker._nanny_calls import tell
 
@@ -86,25 +86,24 @@ def supervise(
     ending = Ending()
     output = partial(click.echo, nl=False)
     workers: list[WorkerProcess] = []
-    with template_of(count) as template:
-        for number in range(count):
-            suffix = f"-{number}" if count > 1 else ""
-            own = ["--supervised", "--name", name + suffix, "--nthreads", str(nthreads)]
-            if log_file is not None:
-                own += ["--log-file", log_file + suffix]
-            worker = WorkerProcess(
-                name + suffix,
-                _with(arguments, own),
-                partial(_died, scheduler),
-                template,
-                output=output,
-                listens=partial(_listens, scheduler, name + suffix),
-                # What is wrong with the options is wrong the next time, too.
-                patience=1,
-                directory=directory,
-                preloads=True,
-            )
-            workers.append(worker)
+    prepare_for(count)
+    for number in range(count):
+        suffix = f"-{number}" if count > 1 else ""
+        own = ["--supervised", "--name", name + suffix, "--nthreads", str(nthreads)]
+        if log_file is not None:
+            own += ["--log-file", log_file + suffix]
+        worker = WorkerProcess(
+            name + suffix,
+            _with(arguments, own),
+            partial(_died, scheduler),
+            output=output,
+            listens=partial(_listens, scheduler, name + suffix),
+            # What is wrong with the options is wrong the next time, too.
+            patience=1,
+            directory=directory,
+            preloads=True,
+        )
+        workers.append(worker)
     _attend(workers, ending)
     failed = {worker.name: worker.given_up for worker in workers if worker.given_up}
     wait_for_asides(_LAST_WORDS)

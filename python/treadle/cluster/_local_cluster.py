@@ -45,7 +45,7 @@ from treadle.cluster._options import (
 from treadle.cluster._scaling import FAREWELL, Adaptive, Scaling
 from treadle.cluster._scheduler_comm import SchedulerComm, identity
 from treadle.cluster._starting import Starting
-from treadle.cluster._worker_process import Death, WorkerProcess, template_of
+from treadle.cluster._worker_process import Death, WorkerProcess, prepare_for
 from treadle.common._certificates import Certificates, named
 from treadle.common._loop import made_apart, off_loop
 from treadle.common._names import name_of
@@ -490,9 +490,9 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             return
         # The scheduler waits a little for the causes of their deaths.
         self._tell("supervise", {"names": names})
-        with template_of(len(names), environment_of(self._worker_options)) as template:
-            for name in names:
-                self.workers[name] = process_worker(self, name, self._worker_options, template)
+        prepare_for(len(names), environment_of(self._worker_options))
+        for name in names:
+            self.workers[name] = process_worker(self, name, self._worker_options)
 
     @property
     def scheduler_info(self) -> SchedulerInfo:

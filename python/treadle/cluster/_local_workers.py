@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from treadle.cluster._inherited import inherited
-from treadle.cluster._template import Template
 from treadle.cluster._worker_command import arguments_of
 from treadle.cluster._worker_process import WorkerProcess
 from treadle.common._worker_options import WorkerOptions
@@ -65,9 +64,7 @@ def thread_worker(
     )
 
 
-def process_worker(
-    cluster: LocalCluster, name: str, options: WorkerOptions, template: Template | None = None
-) -> LocalProcess:
+def process_worker(cluster: LocalCluster, name: str, options: WorkerOptions) -> LocalProcess:
     """Start a worker process, which is replaced when it dies."""
     directory = options.local_directory or _directory_of(cluster, name)
     arguments = arguments_of(
@@ -86,7 +83,6 @@ def process_worker(
         name,
         arguments,
         cluster._died,
-        template,
         environment=environment_of(options),
         preloads=True,
         directory=directory,

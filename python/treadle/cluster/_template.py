@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from itertools import count
@@ -21,12 +22,14 @@ __all__ = ["Forked", "Template"]
 _LARGEST = 4096
 # Seconds for the template to import what workers need.
 _PATIENCE = 60.0
+# Seconds that it waits for a next worker while it has none.
+_IDLE = 30.0
 
 
 class Template:
     """``treadle template``, which has imported what a worker needs before it is one.
 
-    Linux only.
+    Linux only. It ends when it has had no worker for half a minute.
 
     Parameters
     ----------
@@ -38,6 +41,7 @@ class Template:
 
     def __init__(self, command: Sequence[str], **options: Any) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel.settimeout(_IDLE)
         withhold(self._channel)
         with theirs:
             self._process = subprocess.Popen(
@@ -50,6 +54,7 @@ class Template:
         self._lock = threading.Lock()
         self._numbers = count()
         self._workers: dict[int, Forked] = {}
+        self._used = time.monotonic()
         self._over = False
         threading.Thread(target=self._listen, name="treadle-template", daemon=True).start()
 
@@ -86,6 +91,7 @@ class Template:
                 raise BrokenPipeError("the process that forks workers has ended")
             number = next(self._numbers)
             self._workers[number] = worker
+            self._used = time.monotonic()
         request = json.dumps({"id": number}).encode()
         try:
             socket.send_fds(self._channel, [request], [one.fileno() for one in descriptors])
@@ -96,15 +102,8 @@ class Template:
 
     def _listen(self) -> None:
         with suppress(OSError):
-            while packet := self._channel.recv(_LARGEST):
-                answer = json.loads(packet)
-                number = answer["id"]
-                if "pid" in answer:
-                    self._workers[number].began(answer["pid"])
-                elif "error" in answer:
-                    self._workers.pop(number).failed(OSError(answer["errno"], answer["error"]))
-                else:
-                    self._workers.pop(number).ended(answer["status"])
+            while packet := self._receive():
+                self._answered(json.loads(packet))
         with self._lock:
             self._over = True
             left = list(self._workers.values())
@@ -114,8 +113,37 @@ class Template:
         self._process.wait()
         self._channel.close()
 
+    def _receive(self) -> bytes:
+        while True:
+            try:
+                return self._channel.recv(_LARGEST)
+            except TimeoutError:
+                self._end_if_idle()
+
+    def _end_if_idle(self) -> None:
+        with self._lock:
+            if self._workers or time.monotonic() < self._used + _IDLE:
+                return
+        self.close()
+
+    def _answered(self, answer: dict[str, Any]) -> None:
+        number = answer["id"]
+        if "pid" in answer:
+            self._workers[number].began(answer["pid"])
+        elif "error" in answer:
+            self._workers.pop(number).failed(OSError(answer["errno"], answer["error"]))
+        else:
+            self._workers.pop(number).ended(answer["status"])
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it forks no more."""
+        return self._over
+
     def close(self) -> None:
         """Fork no more: it ends after its workers, which is not waited for."""
+        with self._lock:
+            self._over = True
         with suppress(OSError):
             self._channel.shutdown(socket.SHUT_WR)
 

@@ -10,15 +10,16 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from treadle.cluster._fork_descriptors import withhold
 from treadle.cluster._interpreter import flags, variables
-from treadle.cluster._template import Forked, Template
+from treadle.cluster._template import Forked
+from treadle.cluster._templates import prepare, waiting
 from treadle.common._settings import preloads_of, process_environment, temporary_directory
 from treadle.common._stderr import aside, print_aside
 from treadle.errors._exit_status import LEFT, LOST, OVERFLOWED, RESTART, UNREACHED
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from treadle.cluster._nanny import Nanny
     from treadle.common._loop import LoopThread
 
-__all__ = ["PRINTED", "Death", "WorkerProcess", "template_of"]
+__all__ = ["PRINTED", "Death", "WorkerProcess", "prepare_for"]
 
 logger = logging.getLogger("treadle.client")
 
@@ -105,9 +106,6 @@ class WorkerProcess:
         Of ``treadle worker``.
     died
         Called, in a thread, with each death.
-    template
-        Forks the first process. Those that replace it start from nothing: the environment and what
-        is installed may have changed.
     environment
         Returns what a process has beside this one's environment. By default nothing.
     output
@@ -129,7 +127,6 @@ class WorkerProcess:
         name: str,
         arguments: Sequence[str],
         died: Callable[[Death], Any],
-        template: Template | None = None,
         *,
         environment: Callable[[], Mapping[str, str]] = dict,
         output: Callable[[str], Any] = print_aside,
@@ -174,7 +171,7 @@ class WorkerProcess:
         self._reader: threading.Thread
         if preloads and preloads_of("nanny")[0]:
             self._preload()
-        self._process: subprocess.Popen[bytes] | Forked = self._start(template)
+        self._process: subprocess.Popen[bytes] | Forked = self._start()
         self._watching = threading.Thread(
             target=self._watch, name=f"treadle-watch-{name}", daemon=True
         )
@@ -218,13 +215,13 @@ class WorkerProcess:
         """Return the last lines that the process printed."""
         return "\n".join(list(self._log))
 
-    def _start(self, template: Template | None = None) -> subprocess.Popen[bytes] | Forked:
+    def _start(self, by_itself: bool = False) -> subprocess.Popen[bytes] | Forked:
         self.announced = self.stale = False
         self.address = None
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                process = self._start_with(theirs, template)
+                process = self._start_with(theirs, by_itself)
             except BaseException:
                 ours.close()
                 raise
@@ -240,17 +237,21 @@ class WorkerProcess:
         return process
 
     def _start_with(
-        self, channel: socket.socket, template: Template | None
+        self, channel: socket.socket, by_itself: bool
     ) -> subprocess.Popen[bytes] | Forked:
+        environment = _environment({**self._environment(), **self.env}, self.paths)
+        template = None if by_itself else waiting(_COMMAND, environment)
         if template is not None:
-            return template.start(self.arguments, channel)
+            # It may have ended just now.
+            with suppress(ConnectionError):
+                return template.start(self.arguments, channel)
         number = channel.fileno()
         return subprocess.Popen(
             [*_COMMAND, "worker", "--channel", str(number), *self.arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=_environment({**self._environment(), **self.env}, self.paths),
+            env=environment,
             pass_fds=[number],
             **_APART,
         )
@@ -308,20 +309,20 @@ class WorkerProcess:
                     break
                 if failures > 1:
                     self._pause(_PAUSE * 2 ** (failures - 2))
-            if not self._start_again():
+            if not self._start_again(by_itself=error is not None):
                 break
         with self._changed:
             self._changed.notify_all()
         if self._nanny is not None:
             self._nanny.finish()
 
-    def _start_again(self) -> bool:
+    def _start_again(self, by_itself: bool) -> bool:
         failures = 0
         while True:
             try:
                 with self._changed:
                     if self._wanted:
-                        self._process = self._start()
+                        self._process = self._start(by_itself)
                     self._changed.notify_all()
                     return self._wanted
             except OSError as error:
@@ -434,19 +435,10 @@ class WorkerProcess:
         self._watching.join(timeout)
 
 
-@contextmanager
-def template_of(
-    workers: int, environment: Callable[[], Mapping[str, str]] = dict
-) -> Iterator[Template | None]:
-    """Yield what forks so many workers, if that is worth it and forks are safe here."""
-    if workers < 2 or sys.platform != "linux":
-        yield None
-        return
-    template = Template(_COMMAND, env=_environment(environment()), **_APART)
-    try:
-        yield template
-    finally:
-        template.close()
+def prepare_for(workers: int, environment: Callable[[], Mapping[str, str]] = dict) -> None:
+    """Prepare to start so many workers, if that is worth it."""
+    if workers > 1:
+        prepare(_COMMAND, _environment(environment()), **_APART)
 
 
 def _environment(more: Mapping[str, str], paths: Sequence[str] = ()) -> dict[str, str]:

@@ -330,11 +330,16 @@ class Service:
         number, domains = self._native.register(
             name, maps, partitions, copies, note, limit, [], None
         )
-        if domains < copies and copies > 1:
+        if not domains:
             warnings.warn(
-                f"shuffle {name} asks for {copies} copies, and the servers are in {domains} failure "
-                "domain(s): each row has as many copies as there are domains. Start servers with "
-                "another --domain",
+                f"there are no shuffle servers yet: the maps of shuffle {name} wait for them. Start "
+                "`treadle shuffle-server`",
+                stacklevel=2,
+            )
+        elif domains < copies:
+            warnings.warn(
+                f"shuffle {name} asks for {copies} copies, and the servers are in one failure domain: "
+                "each row has one copy. Start servers with another --domain",
                 stacklevel=2,
             )
         return Shuffle(self, number, name, maps, partitions, kind, compression)

@@ -168,6 +168,7 @@ lint: $(INSTALLED) ## check formatting, clippy, ruff and types
 	cargo clippy --workspace --all-targets --features treadle-python/testing --locked -- -D warnings
 	@$(VENV_PY) lint/lines.py --check >/dev/null
 	@$(VENV_PY) lint/modules.py
+	@$(VENV_PY) lint/targets.py
 	@$(VENV_PY) lint/layers.py
 	@$(VENV_PY) lint/wire.py
 	@$(VENV_PY) lint/packages.py

@@ -34,22 +34,14 @@ pub fn payload(bytes: &[u8]) {
 }
 
 #[cfg(test)]
-#[path = "../../../../fuzz/corpus.rs"]
+#[macro_use]
+#[path = "../../../../fuzz/kept.rs"]
 #[allow(unreachable_pub, reason = "it is a module of several crates' tests")]
-mod corpus;
-
-#[cfg(test)]
-#[path = "../../../../fuzz/damaged.rs"]
-#[allow(unreachable_pub, reason = "it is a module of several crates' tests")]
-mod damaged;
+mod kept;
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
-    use super::damaged::damaged;
-    use super::{Kind, corpus, payload as target};
-    use crate::payload;
+    use super::Kind;
     use crate::values::{Packed, failure, pack};
     use bytes::Bytes;
 
@@ -61,8 +53,11 @@ mod tests {
             frames: frames.iter().copied().map(Bytes::from).collect(),
         };
         let values = pack(&[value(1 << 32, &["head", ""]), value(u64::MAX, &[])]);
-        let payload =
-            |kind, frames: &[Bytes]| payload::pack(kind, frames).expect("it is small").to_vec();
+        let payload = |kind, frames: &[Bytes]| {
+            crate::payload::pack(kind, frames)
+                .expect("it is small")
+                .to_vec()
+        };
         vec![
             ("values", payload(Kind::Keep, &values)),
             (
@@ -74,30 +69,5 @@ mod tests {
         ]
     }
 
-    #[test]
-    fn the_corpus_has_what_is_valid() {
-        for (name, bytes) in seeds() {
-            corpus::compare("payload", name, &bytes);
-        }
-    }
-
-    #[test]
-    fn the_corpus_is_replayed() {
-        corpus::replay("payload", target);
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            target(&bytes);
-        }
-
-        #[test]
-        fn damaged_seeds(
-            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
-            length in any::<prop::sample::Index>(),
-        ) {
-            damaged(seeds(), &changes, length, target);
-        }
-    }
+    kept!(payload, seeds);
 }

@@ -19,26 +19,20 @@ pub fn relayed(bytes: &[u8]) {
 }
 
 #[cfg(test)]
-#[path = "../../../../fuzz/corpus.rs"]
+#[macro_use]
+#[path = "../../../../fuzz/kept.rs"]
 #[allow(unreachable_pub, reason = "it is a module of several crates' tests")]
-mod corpus;
-
-#[cfg(test)]
-#[path = "../../../../fuzz/damaged.rs"]
-#[allow(unreachable_pub, reason = "it is a module of several crates' tests")]
-mod damaged;
+mod kept;
 
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use proptest::prelude::*;
     use treadle_broadcast::{
         CastId, CastResult, Member, Message, Neighbour, Offer, Outcome, Output, Previous, Runs,
         Settled, Shape, Version,
     };
     use treadle_types::{ClientId, WorkerId};
 
-    use super::damaged::damaged;
     use super::*;
 
     /// One of each kind, in the shortest form.
@@ -159,30 +153,5 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_corpus_has_what_is_valid() {
-        for (name, bytes) in seeds() {
-            corpus::compare("relayed", name, &bytes);
-        }
-    }
-
-    #[test]
-    fn the_corpus_is_replayed() {
-        corpus::replay("relayed", relayed);
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            relayed(&bytes);
-        }
-
-        #[test]
-        fn damaged_seeds(
-            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
-            length in any::<prop::sample::Index>(),
-        ) {
-            damaged(seeds(), &changes, length, relayed);
-        }
-    }
+    kept!(relayed, seeds);
 }

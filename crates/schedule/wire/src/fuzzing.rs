@@ -67,14 +67,10 @@ fn direction<M: Message + std::fmt::Debug>(bytes: &[u8]) {
 }
 
 #[cfg(test)]
-#[path = "../../../../fuzz/corpus.rs"]
+#[macro_use]
+#[path = "../../../../fuzz/kept.rs"]
 #[allow(unreachable_pub, reason = "it is a module of several crates' tests")]
-mod corpus;
-
-#[cfg(test)]
-#[path = "../../../../fuzz/damaged.rs"]
-#[allow(unreachable_pub, reason = "it is a module of several crates' tests")]
-mod damaged;
+mod kept;
 
 #[cfg(test)]
 mod tests {
@@ -86,7 +82,6 @@ mod tests {
         Runs, TaskId, WorkerId,
     };
 
-    use super::damaged::damaged;
     use super::*;
 
     fn packed<M: Message>(messages: &[M]) -> Vec<u8> {
@@ -292,38 +287,10 @@ mod tests {
         .into()
     }
 
-    #[test]
-    fn the_corpus_has_what_is_valid() {
-        for (name, bytes) in seeds() {
-            corpus::compare("packet", name, &bytes);
-        }
-        for (name, bytes) in data_seeds() {
-            corpus::compare("data", name, &bytes);
-        }
-    }
-
-    #[test]
-    fn the_corpus_is_replayed() {
-        corpus::replay("packet", packet);
-        corpus::replay("data", data);
-    }
+    kept!(packet, seeds);
+    kept!(data, data_seeds);
 
     proptest! {
-        #[test]
-        fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            packet(&bytes);
-            data(&bytes);
-        }
-
-        #[test]
-        fn damaged_seeds(
-            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
-            length in any::<prop::sample::Index>(),
-        ) {
-            damaged(seeds(), &changes, length, packet);
-            damaged(data_seeds(), &changes, length, data);
-        }
-
         /// A section of columns, with anything in them.
         #[test]
         fn any_columns(

@@ -13,23 +13,15 @@ pub fn manifest(bytes: &[u8]) {
 }
 
 #[cfg(test)]
-#[path = "../../../../fuzz/corpus.rs"]
+#[macro_use]
+#[path = "../../../../fuzz/kept.rs"]
 #[allow(unreachable_pub, reason = "it is a module of several crates' tests")]
-mod corpus;
-
-#[cfg(test)]
-#[path = "../../../../fuzz/damaged.rs"]
-#[allow(unreachable_pub, reason = "it is a module of several crates' tests")]
-mod damaged;
+mod kept;
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use proptest::prelude::*;
-
-    use super::damaged::damaged;
-    use super::{corpus, manifest};
     use crate::manifest::Manifest;
 
     fn seeds() -> Vec<(&'static str, Vec<u8>)> {
@@ -44,30 +36,11 @@ mod tests {
     }
 
     #[test]
-    fn the_corpus_has_what_is_valid() {
+    fn what_is_valid_is_decoded() {
         for (name, bytes) in seeds() {
-            corpus::compare("manifest", name, &bytes);
             assert!(Manifest::decode(&bytes).is_some(), "{name}");
         }
     }
 
-    #[test]
-    fn the_corpus_is_replayed() {
-        corpus::replay("manifest", manifest);
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-            manifest(&bytes);
-        }
-
-        #[test]
-        fn damaged_seeds(
-            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
-            length in any::<prop::sample::Index>(),
-        ) {
-            damaged(seeds(), &changes, length, manifest);
-        }
-    }
+    kept!(manifest, seeds);
 }

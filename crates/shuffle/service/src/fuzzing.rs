@@ -46,21 +46,13 @@ fn set(ranges: &[u64]) {
 }
 
 #[cfg(test)]
-#[path = "../../../../fuzz/corpus.rs"]
+#[macro_use]
+#[path = "../../../../fuzz/kept.rs"]
 #[allow(unreachable_pub, reason = "it is a module of several crates' tests")]
-mod corpus;
-
-#[cfg(test)]
-#[path = "../../../../fuzz/damaged.rs"]
-#[allow(unreachable_pub, reason = "it is a module of several crates' tests")]
-mod damaged;
+mod kept;
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
-    use super::damaged::damaged;
-    use super::{corpus, service};
     use crate::wire::{
         Answer, Call, Claim, Counted, Govern, Hello, Met, Register, Room, Server, Servers, Welcome,
         What,
@@ -184,30 +176,5 @@ mod tests {
         all
     }
 
-    #[test]
-    fn the_corpus_has_what_is_valid() {
-        for (name, bytes) in seeds() {
-            corpus::compare("service", name, &bytes);
-        }
-    }
-
-    #[test]
-    fn the_corpus_is_replayed() {
-        corpus::replay("service", service);
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            service(&bytes);
-        }
-
-        #[test]
-        fn damaged_seeds(
-            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
-            length in any::<prop::sample::Index>(),
-        ) {
-            damaged(seeds(), &changes, length, service);
-        }
-    }
+    kept!(service, seeds);
 }

@@ -22,47 +22,14 @@ pub fn shuffled(bytes: &[u8]) {
 }
 
 #[cfg(test)]
-#[path = "../../../../fuzz/corpus.rs"]
+#[macro_use]
+#[path = "../../../../fuzz/kept.rs"]
 #[allow(unreachable_pub, reason = "it is a module of several crates' tests")]
-mod corpus;
-
-#[cfg(test)]
-#[path = "../../../../fuzz/damaged.rs"]
-#[allow(unreachable_pub, reason = "it is a module of several crates' tests")]
-mod damaged;
+mod kept;
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
-    use super::damaged::damaged;
     use super::seeds::seeds;
-    use super::*;
 
-    #[test]
-    fn the_corpus_has_what_is_valid() {
-        for (name, bytes) in seeds() {
-            corpus::compare("shuffled", name, &bytes);
-        }
-    }
-
-    #[test]
-    fn the_corpus_is_replayed() {
-        corpus::replay("shuffled", shuffled);
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            shuffled(&bytes);
-        }
-
-        #[test]
-        fn damaged_seeds(
-            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
-            length in any::<prop::sample::Index>(),
-        ) {
-            damaged(seeds(), &changes, length, shuffled);
-        }
-    }
+    kept!(shuffled, seeds);
 }

@@ -38,7 +38,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo run-demo example-datafusion wheels test test-rust test-python test-wheels test-pythons test-registries test-remote test-container test-ray test-tensors test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-scaling bench-builds bench-readme \
+.PHONY: help demo run-demo example-datafusion wheels test test-rust test-python test-wheels test-pythons test-registries test-remote test-container test-yarn test-ray test-tensors test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-scaling bench-builds bench-readme \
 	test-races fuzz soak lines \
 	build build-optimised lint fmt lock clean check-python check-cargo
 
@@ -73,6 +73,9 @@ test-remote: $(BUILT) ## run the tests of remote stores against an S3-compatible
 
 test-container: $(BUILT) ## build the image of packaging/container and run shuffle servers in it; needs root, podman and debootstrap
 	$(VENV_PY) tests/container.py $(PROFILE)
+
+test-yarn: $(BUILT) ## run shuffle servers in a cluster of YARN; needs root, Java and Maven
+	$(VENV_PY) tests/yarn.py
 
 test-ray: $(BUILT) ## run the tests inside a Ray cluster; installs Ray
 	$(PIP_INSTALL) -r requirements/peers.lock

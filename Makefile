@@ -38,7 +38,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo run-demo example-datafusion wheels test test-rust test-python test-wheels test-pythons test-registries test-remote test-ray test-tensors test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-scaling bench-builds bench-readme \
+.PHONY: help demo run-demo example-datafusion wheels test test-rust test-python test-wheels test-pythons test-registries test-remote test-container test-yarn test-ray test-tensors test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-scaling bench-builds bench-readme \
 	test-races fuzz soak lines \
 	build build-optimised lint fmt lock clean check-python check-cargo
 
@@ -70,6 +70,12 @@ test-registries: $(BUILT) ## run the tests with etcd and ZooKeeper; needs Go, Ja
 
 test-remote: $(BUILT) ## run the tests of remote stores against an S3-compatible server and HDFS; needs a JDK and Maven
 	$(VENV_PY) tests/remote.py $(ARGS)
+
+test-container: $(BUILT) ## build the image of packaging/container and run shuffle servers in it; needs root, podman and debootstrap
+	$(VENV_PY) tests/container.py $(PROFILE)
+
+test-yarn: $(BUILT) ## run shuffle servers in a cluster of YARN; needs root, Java and Maven
+	$(VENV_PY) tests/yarn.py
 
 test-ray: $(BUILT) ## run the tests inside a Ray cluster; installs Ray
 	$(PIP_INSTALL) -r requirements/peers.lock
@@ -183,9 +189,9 @@ fmt: $(INSTALLED) ## format the Rust and Python sources
 
 lock: $(INSTALLED) ## write the lock files anew from pyproject.toml (ARGS=--upgrade for newer releases)
 	$(VENV_PY) -m pip install --quiet uv==0.13.9
-	set -e; for lock in bootstrap dev demo peers guides tensors coiled pythons oldest; do \
+	set -e; for lock in bootstrap dev demo image peers guides tensors coiled pythons oldest; do \
 		case $$lock in dev) from="--extra demo --extra cluster --extra ipython --group dev pyproject.toml";; \
-			demo) from="-c requirements/dev.lock --extra demo --extra cluster --group build pyproject.toml";; peers|guides|tensors|pythons) from="-c requirements/dev.lock requirements/$$lock.in";; oldest) from="--no-deps requirements/oldest.in";; *) from=requirements/$$lock.in;; esac; \
+			demo) from="-c requirements/dev.lock --extra demo --extra cluster --group build pyproject.toml";; image) from="-c requirements/dev.lock --extra cluster pyproject.toml requirements/image.in";; peers|guides|tensors|pythons) from="-c requirements/dev.lock requirements/$$lock.in";; oldest) from="--no-deps requirements/oldest.in";; *) from=requirements/$$lock.in;; esac; \
 		$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
 			--no-emit-index-url --custom-compile-command "make lock" $(ARGS) \
 			--output-file requirements/$$lock.lock $$from; \

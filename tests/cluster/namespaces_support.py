@@ -84,6 +84,10 @@ class Hosts:
         """Undo :meth:`cut`."""
         _ip("-n", self._bridge, "link", "set", f"port{number}", "up")
 
+    def processes(self, number: int) -> list[int]:
+        """Return the ids of all processes on a host."""
+        return [int(word) for word in _ip("netns", "pids", self._hosts[number]).split()]
+
     def _connect(self) -> None:
         _ip("-n", self._bridge, "link", "add", "bridge", "type", "bridge")
         _ip("-n", self._bridge, "link", "set", "bridge", "up")
@@ -115,5 +119,8 @@ def hosts(count: int, directory: Path) -> Iterator[Hosts | None]:
         yield made
 
 
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, timeout=30, capture_output=True)
+def _ip(*arguments: str) -> str:
+    done = subprocess.run(
+        ["ip", *arguments], check=True, timeout=30, capture_output=True, text=True
+    )
+    return done.stdout

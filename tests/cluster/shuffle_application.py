@@ -1,4 +1,7 @@
-"""A program with a shuffle: `python shuffle_application.py ADDRESS SEED`. It says how far it is, and goes on when it is told."""
+"""A program with a shuffle: `python shuffle_application.py ADDRESS SEED [CERTIFICATES]`.
+
+It says how far it is, and goes on when it is told.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ from waiting import SOON
 MAPS, PARTITIONS, COUNT = 4, 8, 5_000
 
 
-def main(address: str, seed: int) -> None:
+def main(address: str, seed: int, certificates: str | None = None) -> None:
     table = Table(MAPS, PARTITIONS, COUNT, seed)
-    with Service(address, timeout=SOON) as service:
+    with Service(address, certificates=certificates, timeout=SOON) as service:
         shuffle = service.shuffle(MAPS, PARTITIONS, ROWS)
         receipts = [table.write(shuffle, number) for number in range(MAPS // 2)]
         print("half", flush=True)
@@ -28,4 +31,4 @@ def main(address: str, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -108,3 +110,24 @@ def test_a_server_shows_its_state_and_leaves_when_it_is_asked(
         assert unknown.wait() == 1
         assert "no shuffle server is called nobody" in unknown.lines[-1]
         assert "Traceback" not in unknown.output + same.output
+
+
+def test_operators_need_only_what_the_commands_need(master: Process) -> None:
+    code = """
+import sys
+sys.modules.update(dict.fromkeys(["numpy", "pandas", "distributed"]))
+from treadle.__main__ import main
+main()
+"""
+    for status, said, arguments in (
+        (
+            1,
+            "no shuffle server is called nobody",
+            ("shuffle-server", "--drain", "--name", "nobody"),
+        ),
+        (0, "", ("shuffle", "list", "--service")),
+    ):
+        command = [sys.executable, "-c", code, *arguments, master.address]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=SOON, check=False)
+        assert ran.returncode == status, ran.stderr
+        assert said in ran.stderr

@@ -22,13 +22,12 @@ from treadle.common._secret import kept
 from treadle.shuffle._compression import chosen, noted, of_note
 from treadle.shuffle.service._errors import Elsewhere, ShuffleError
 from treadle.shuffle.service._registries import is_registry, keeps_masters, master_of
-from treadle.shuffle.service._row_kinds import kind_of, kind_of_note
-from treadle.shuffle.service._shuffle import Shuffle
 
 if TYPE_CHECKING:
     from treadle.common._command_process import Child
     from treadle.shuffle._history import Shuffles
     from treadle.shuffle.service._journal_writer import Keeper
+    from treadle.shuffle.service._shuffle import Shuffle
 
 __all__ = ["Service"]
 
@@ -323,6 +322,10 @@ class Service:
             integer("partitions", partitions, 1, _MOST),
         )
         copies = integer("copies", copies, 1, 2)
+        # Operators drain servers, and have no NumPy.
+        from treadle.shuffle.service._row_kinds import kind_of
+        from treadle.shuffle.service._shuffle import Shuffle
+
         kind, compression = kind_of(rows), chosen(compression, self.compression)
         name = name or f"shuffle-{secrets.token_hex(4)}"
         limit = self._limit(timeout)
@@ -350,6 +353,9 @@ class Service:
         limit = self._limit(timeout)
         native = self._native_of(number, limit)
         about = native.about(number, limit)
+        from treadle.shuffle.service._row_kinds import kind_of_note
+        from treadle.shuffle.service._shuffle import Shuffle
+
         kind, compression = kind_of_note(about.note), of_note(about.note)
         return Shuffle(
             self,

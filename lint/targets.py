@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-TESTS = re.compile(r"^\s*#\[test\]|\bproptest! \{", re.MULTILINE)
+# `kept!` has the tests of a fuzz target.
+TESTS = re.compile(r"^\s*#\[test\]|\b(proptest! \{|kept!\()", re.MULTILINE)
 FENCE = re.compile(r"^\s*//[/!] ```(.*)$", re.MULTILINE)
 # Code blocks that rustdoc leaves alone.
 OTHER = {"text", "sh"}

@@ -5,6 +5,7 @@ What is recorded lies in ``logs/``, with zstd. Tests read it; they do not need S
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import time
@@ -109,7 +110,7 @@ def idle(spark: Any) -> None:
 
 JOBS: dict[str, tuple[Callable[[Any], None], dict[str, str]]] = {
     "healthy": (healthy, {}),
-    "tiny-partitions": (tiny_partitions, {"spark.sql.shuffle.partitions": "300"}),
+    "tiny-partitions": (tiny_partitions, {"spark.sql.shuffle.partitions": "60"}),
     "tiny-splits": (tiny_splits, {"spark.sql.files.maxPartitionBytes": "65536", "spark.sql.files.openCostInBytes": "1024"}),
     "skew": (skew, {}),
     "spill": (spill, {"spark.shuffle.spill.numElementsForceSpillThreshold": "100000"}),
@@ -134,20 +135,14 @@ def record(name: str, folder: Path) -> None:
         spark.stop()
         (path,) = (one for one in Path(logs).iterdir() if not one.name.startswith("."))
         lines = path.read_text().splitlines(keepends=True)
-    # Environment variables and paths of the machine are of no use.
-    kept = (
-        "".join(line for line in lines if '"SparkListenerEnvironmentUpdate"' not in line)
-        if False
-        else "".join(map(_without_machine, lines))
-    )
+    kept = "".join(map(_without_machine, lines))
     packed = zstandard.ZstdCompressor(level=19).compress(kept.encode())
     (folder / f"{name}.zstd").write_bytes(packed)
     print(name, len(lines), "lines", len(packed), "bytes", flush=True)
 
 
 def _without_machine(line: str) -> str:
-    import json
-
+    """Leave out what names the machine, and what no test reads."""
     event = json.loads(line)
     if event["Event"] == "SparkListenerEnvironmentUpdate":
         for part in (

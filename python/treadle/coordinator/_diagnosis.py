@@ -7,6 +7,7 @@ A rule is a class with a ``name`` and a method ``look``. Other packages add thei
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -91,6 +92,12 @@ def _heaviest(app: Application, holds: Callable[[Stage], bool]) -> Stage | None:
     return max(found, key=lambda one: one.run + one.deserialise, default=None)
 
 
+def _is_adaptive(app: Application) -> bool:
+    """Return whether partitions are coalesced while a query runs: by default since Spark 3.2."""
+    numbers = [int(part) for part in re.findall(r"\d+", app.version)[:2]]
+    return app.is_on("spark.sql.adaptive.enabled", numbers >= [3, 2])
+
+
 def _size(number: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB"):
         if number < 1024 or unit == "GiB":
@@ -122,10 +129,7 @@ class SmallPartitions:
         evidence = f"stage {stage.number}: {stage.tasks:,} tasks read {_size(mean)} each"
         expected = "fewer and larger reads, and fewer tasks to start"
         weight = _share(app, stage)
-        if (
-            app.is_on("spark.sql.adaptive.enabled", True)
-            and "spark.sql.adaptive.enabled" in app.settings
-        ) or (app.is_on("spark.sql.adaptive.enabled", True) and app.version >= "3.2"):
+        if _is_adaptive(app):
             name = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
             old = app.number(name, 64 * _MiB)
             return Finding(

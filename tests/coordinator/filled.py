@@ -16,7 +16,9 @@ from treadle.coordinator._watching import History, Run
 GB = 10**9
 
 
-def fill(coordinator: Any, now: float, jobs: int, days: float, names: int = 500, seed: int = 1) -> None:
+def fill(
+    coordinator: Any, now: float, jobs: int, days: float, names: int = 500, seed: int = 1
+) -> None:
     """Write as many jobs over so many days until now."""
     rng = random.Random(seed)
     pool = [
@@ -49,7 +51,9 @@ def fill(coordinator: Any, now: float, jobs: int, days: float, names: int = 500,
             "blocked": took * rng.random() if done else None, "retries": 0 if done else None, "fallbacks": 0 if done else None, "lost_servers": 0 if done else None, "input_bytes": 3 * pushed if done else None,
         })  # fmt: skip
         sums = hours.setdefault((int(at // 3600), verdict), [0, 0, 0, 0, 0])
-        for place, value in enumerate((1, int(done), int(state == "failed"), int(rng.random() < 0.002), pushed if done else 0)):
+        for place, value in enumerate(
+            (1, int(done), int(state == "failed"), int(rng.random() < 0.002), pushed if done else 0)
+        ):
             sums[place] += value
         if len(batch) == 20_000:
             write(batch)
@@ -59,7 +63,11 @@ def fill(coordinator: Any, now: float, jobs: int, days: float, names: int = 500,
 
     def rest(connection: sa.Connection) -> None:
         rows = [
-            {"hour": hour, "verdict": verdict, **dict(zip(("jobs", "ended", "failed", "fell_back", "bytes"), sums, strict=True))}
+            {
+                "hour": hour,
+                "verdict": verdict,
+                **dict(zip(("jobs", "ended", "failed", "fell_back", "bytes"), sums, strict=True)),
+            }
             for (hour, verdict), sums in hours.items()
         ]
         connection.execute(_tables.hours.insert(), rows)

@@ -231,6 +231,46 @@ def test_malformed_questions_are_refused_by_name(served: Served, body, words) ->
     assert words in told.json()["detail"]
 
 
+def test_text_that_no_database_keeps_is_refused(served: Served) -> None:
+    for name in ("\\ud800", "\\u0000"):
+        body = '{"job": {"name": "' + name + '"}}'
+        told = served.job.post(
+            "/api/decisions", content=body, headers={"Content-Type": "application/json"}
+        )
+        assert told.status_code == 422, told.text
+    served.decide("j")
+    body = '{"failed": true, "error": "\\ud800 \\u0000"}'
+    assert (
+        served.job.post(
+            "/api/jobs/j/end", content=body, headers={"Content-Type": "application/json"}
+        ).status_code
+        == 200
+    )
+    for path, content in (
+        ("windows", '{"windows": [{}]}'),
+        ("windows", '{"windows": 1}'),
+        ("rules/try", '{"rule": {"name": "r"}, "end": []}'),
+    ):
+        assert (
+            served.operator.post(
+                f"/api/{path}", content=content, headers={"Content-Type": "application/json"}
+            ).status_code
+            == 422
+        )
+
+
+def test_old_jobs_are_forgotten_and_silent_ones_are_told(served: Served) -> None:
+    for n in range(4):
+        served.decide(f"j{n}")
+        served.now += 3 * 24 * 3600
+    served.end("j0", failed=True, cause="service")
+    served.coordinator.forget(8)
+    states = {one["id"]: one["state"] for one in served.viewer.get("/api/jobs").json()["jobs"]}
+    assert states == {"j2": "silent", "j3": "silent"}
+    # Its end still counts.
+    assert served.end("j2", duration=1.0)["state"] == "finished"
+
+
 def test_large_bodies_are_refused(served: Served) -> None:
     assert served.job.post("/api/decisions", content=b" " * (2**20 + 1)).status_code == 413
     assert served.job.post("/api/decisions", content=iter([b"{}"])).status_code == 411

@@ -72,7 +72,12 @@ def test_what_a_log_tells() -> None:
     assert app.job().pattern == "tiny-splits *"
     assert app.settings["spark.sql.files.maxPartitionBytes"] == "65536"
     scan = app.stages[2]
-    assert (scan.tasks, scan.input_bytes, scan.shuffle_written, scan.reads_files) == (123, 9245859, 11706, True)
+    assert (scan.tasks, scan.input_bytes, scan.shuffle_written, scan.reads_files) == (
+        123,
+        9245859,
+        11706,
+        True,
+    )
     assert scan.task_run.median <= scan.task_run.p95 <= scan.task_run.largest
     end = app.end()
     assert end is not None
@@ -136,22 +141,53 @@ def test_damaged_lines_are_skipped(data) -> None:
     diagnose(app)
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["Stage ID", "Stage Info", "Task Metrics", "Timestamp", "App Name"]), inner, max_size=4), max_leaves=8))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    ["Stage ID", "Stage Info", "Task Metrics", "Timestamp", "App Name"]
+                ),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=8,
+    )
+)
 @settings(max_examples=60, deadline=None)
 def test_values_of_any_type_are_skipped(value) -> None:
     start = {"Event": "SparkListenerApplicationStart", "App Name": "a", "Timestamp": 1}
     events = [start]
-    for name in ("TaskEnd", "StageSubmitted", "StageCompleted", "JobEnd", "ExecutorAdded", "EnvironmentUpdate", "ApplicationEnd"):
+    for name in (
+        "TaskEnd",
+        "StageSubmitted",
+        "StageCompleted",
+        "JobEnd",
+        "ExecutorAdded",
+        "EnvironmentUpdate",
+        "ApplicationEnd",
+    ):
         body = value if isinstance(value, dict) else {"Stage Info": value, "Timestamp": value}
         events.append({**body, "Event": f"SparkListener{name}"})
     assert read_application(map(json.dumps, events)).name == "a"
 
 
 def test_secrets_of_a_log_are_not_kept() -> None:
-    settings = {"spark.app.name": "x", "spark.hadoop.fs.s3a.secret.key": "s3cr3t", "spark.sql.shuffle.partitions": "7"}
+    settings = {
+        "spark.app.name": "x",
+        "spark.hadoop.fs.s3a.secret.key": "s3cr3t",
+        "spark.sql.shuffle.partitions": "7",
+    }
     events = [
         {"Event": "SparkListenerApplicationStart", "App Name": "x", "App ID": "a", "Timestamp": 1},
-        {"Event": "SparkListenerEnvironmentUpdate", "Spark Properties": settings, "System Properties": {"k": "s3cr3t"}},
+        {
+            "Event": "SparkListenerEnvironmentUpdate",
+            "Spark Properties": settings,
+            "System Properties": {"k": "s3cr3t"},
+        },
     ]
     app = read_application(map(json.dumps, events))
     assert "s3cr3t" not in json.dumps(app.to_dict())
@@ -191,7 +227,9 @@ def varied(name: str, number: int) -> Application:
             factor = rng.uniform(0.85, 1.15) * speed
             for key in ("Executor Run Time", "JVM GC Time"):
                 event["Task Metrics"][key] = round(event["Task Metrics"][key] * factor)
-            event["Task Metrics"]["Executor CPU Time"] = round(event["Task Metrics"]["Executor CPU Time"] * factor)
+            event["Task Metrics"]["Executor CPU Time"] = round(
+                event["Task Metrics"]["Executor CPU Time"] * factor
+            )
         lines.append(json.dumps(_later(event, start, speed)))
     return read_application(lines)
 
@@ -282,7 +320,9 @@ def test_a_job_with_the_reports_disease_is_tuned_by_itself(tmp_path: Path) -> No
             helped = told["settings"].get(name) not in (None, "65536b")
             from treadle.coordinator._watching import End
 
-            coordinator.ended(f"r{n}", End(duration=(60 if helped else 120) * rng.uniform(0.95, 1.05))).result(10)
+            coordinator.ended(
+                f"r{n}", End(duration=(60 if helped else 120) * rng.uniform(0.95, 1.05))
+            ).result(10)
             coordinator.measured(f"r{n}", sick).result(10)
             states.append(told["settings"].get(name))
         first = next(n for n, value in enumerate(states) if value)

@@ -21,7 +21,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 import browser
 from filled import fill
 from test_coordinator_http import Served
-
 from treadle.coordinator._event_files import read_log
 from treadle.coordinator._rules import Rule
 from treadle.coordinator._watching import Alert, End
@@ -57,12 +56,29 @@ def filled(tmp_path_factory):
     coordinator = served.coordinator
     served.now = time.time()
     fill(coordinator, served.now, 3000, 1.5, 60)
-    coordinator.keep_rule(Rule("etl first", queues=("etl",), percent=40.0, settings={"spark.treadle.compression": "zstd"}), "olga", "begin with a part")
+    coordinator.keep_rule(
+        Rule(
+            "etl first",
+            queues=("etl",),
+            percent=40.0,
+            settings={"spark.treadle.compression": "zstd"},
+        ),
+        "olga",
+        "begin with a part",
+    )
     coordinator.keep_rule(Rule("never billing", "stock", names=("*billing*",)), "olga", "audited")
-    rule = coordinator.keep_rule(Rule("all daily", names=("daily *",), percent=100.0), "olga", "try")
+    rule = coordinator.keep_rule(
+        Rule("all daily", names=("daily *",), percent=100.0), "olga", "try"
+    )
     sick = read_log(LOGS / "tiny-splits.zstd")
     rng = random.Random(5)
-    job = {"cluster": "batch-a", "queue": "etl", "user": "ann", "name": "daily revenue 2026-11-30", "version": "3.5.9"}
+    job = {
+        "cluster": "batch-a",
+        "queue": "etl",
+        "user": "ann",
+        "name": "daily revenue 2026-11-30",
+        "version": "3.5.9",
+    }
     for n in range(36):
         served.now += 60
         told = coordinator.decide({"id": f"tuned-{n}", "job": job}).result(20)
@@ -71,13 +87,32 @@ def filled(tmp_path_factory):
             coordinator.set_mode(key, "apply", "olga")
         took = 600.0 * (0.5 if told["settings"].get(SPLIT) not in (None, "65536b") else 1.0)
         took *= 2.1 if "spark.executor.memory" in told["settings"] else 1
-        coordinator.ended(f"tuned-{n}", End(duration=took * math.exp(rng.gauss(0, 0.06)), shuffle_bytes=int(300 * GB * took / 600), blocked=took / 3)).result(20)
+        coordinator.ended(
+            f"tuned-{n}",
+            End(
+                duration=took * math.exp(rng.gauss(0, 0.06)),
+                shuffle_bytes=int(300 * GB * took / 600),
+                blocked=took / 3,
+            ),
+        ).result(20)
         coordinator.measured(f"tuned-{n}", sick).result(20)
     served.key = key
-    alerts = [Alert("failed", "daily orders * failed because of the service: all copies of rows of 3 maps are lost"), Alert("slower", "hourly clicks * took 940 s instead of 410 s; by its history up to 560 s are usual"), Alert("fell back", "weekly users * fell back to stock shuffle for 2 shuffles")]
+    alerts = [
+        Alert(
+            "failed",
+            "daily orders * failed because of the service: all copies of rows of 3 maps are lost",
+        ),
+        Alert(
+            "slower",
+            "hourly clicks * took 940 s instead of 410 s; by its history up to 560 s are usual",
+        ),
+        Alert("fell back", "weekly users * fell back to stock shuffle for 2 shuffles"),
+    ]
     from treadle.coordinator import _store
 
-    coordinator.database.write_now(lambda c: _store.add_alerts(c, alerts, served.now, "tuned-1", key))
+    coordinator.database.write_now(
+        lambda c: _store.add_alerts(c, alerts, served.now, "tuned-1", key)
+    )
     served.rule_id = rule.id
     yield served
     coordinator.close()
@@ -137,7 +172,10 @@ def test_a_session_is_not_the_token(filled) -> None:
     visitor.post("/logout")
     assert visitor.get("/").status_code == 303
     # A job's token shows no page.
-    assert visitor.post("/login", json={"token": filled.access.new_token("j", "job")}).status_code == 401
+    assert (
+        visitor.post("/login", json={"token": filled.access.new_token("j", "job")}).status_code
+        == 401
+    )
 
 
 @pytest.fixture(scope="module")
@@ -167,13 +205,28 @@ async def _look(filled, address: str, pictures: Path) -> None:
     async with browser.Browser(browser.find()) as tab:
         await tab.size(1280, 900)
         await tab.open(f"{address}/login#{filled.access.new_token('olga', 'operator')}")
-        await asyncio.wait_for(_until(tab, "location.pathname == '/' && document.readyState == 'complete'"), 30)
-        paths = {"overview": "/", "servers": "/servers", "jobs": "/jobs", "recurring": "/stories", "story": f"/stories/{filled.key}", "job": "/jobs/tuned-1", "rules": "/rules", "rule": "/rules/1", "alerts": "/alerts", "audit": "/audit"}
+        await asyncio.wait_for(
+            _until(tab, "location.pathname == '/' && document.readyState == 'complete'"), 30
+        )
+        paths = {
+            "overview": "/",
+            "servers": "/servers",
+            "jobs": "/jobs",
+            "recurring": "/stories",
+            "story": f"/stories/{filled.key}",
+            "job": "/jobs/tuned-1",
+            "rules": "/rules",
+            "rule": "/rules/1",
+            "alerts": "/alerts",
+            "audit": "/audit",
+        }
         for scheme in ("light", "dark"):
             await tab.scheme(scheme)
             for name, path in paths.items():
                 await tab.open(address + path)
-                assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+                assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), (
+                    path
+                )
                 await tab.picture(pictures / f"{name}-{scheme}.png")
         await tab.size(390, 800, phone=True)
         for path in paths.values():
@@ -182,8 +235,14 @@ async def _look(filled, address: str, pictures: Path) -> None:
         await tab.open(address + "/rules/1")
         await tab.evaluate("document.getElementById('try').click()")
         await asyncio.wait_for(_until(tab, "!document.getElementById('tried').hidden"), 30)
-        assert "Would have taken" in await tab.evaluate("document.getElementById('tried').textContent")
-        await tab.evaluate("{ const f = document.getElementById('rule'); f.rule.value = f.rule.value.replace('40', '55'); f.note.value = 'more'; f.requestSubmit(); }")
-        await asyncio.wait_for(_until(tab, "(document.body?.textContent ?? '').includes('55 %')"), 30)
+        assert "Would have taken" in await tab.evaluate(
+            "document.getElementById('tried').textContent"
+        )
+        await tab.evaluate(
+            "{ const f = document.getElementById('rule'); f.rule.value = f.rule.value.replace('40', '55'); f.note.value = 'more'; f.requestSubmit(); }"
+        )
+        await asyncio.wait_for(
+            _until(tab, "(document.body?.textContent ?? '').includes('55 %')"), 30
+        )
         assert filled.coordinator.rules[0].percent == 55
         assert tab.wrong == []

@@ -92,6 +92,14 @@ __all__ = ["coordinator"]
     metavar="SECONDS",
     help="How often servers and event logs are looked at.",
 )
+@click.option(
+    "--keep-days",
+    type=click.FloatRange(1),
+    default=90.0,
+    show_default=True,
+    metavar="DAYS",
+    help="For how long jobs and alerts are kept. Rules, their versions and the audit log stay.",
+)
 @click.option("--webhook", metavar="URL", help="Post alerts there as JSON.")
 @click.option(
     "--mail", "mails", multiple=True, metavar="ADDRESS", help="Mail alerts to it; needs --smtp."
@@ -111,6 +119,7 @@ def coordinator(
     servers: str | None,
     logs: tuple[Path, ...],
     poll: float,
+    keep_days: float,
     webhook: str | None,
     mails: tuple[str, ...],
     smtp: str | None,
@@ -145,7 +154,7 @@ def coordinator(
             _serving.Options(
                 database=database, listen=listen, tokens=tokens, certificate=certificate, key=key,
                 proxy_header=proxy_header, proxies=proxies, operators=operators, hosts=hosts,
-                servers=address, credentials=credentials, logs=logs, poll=poll, webhook=webhook,
+                servers=address, credentials=credentials, logs=logs, poll=poll, keep_days=keep_days, webhook=webhook,
                 mails=mails, smtp=smtp, insecure=insecure,
             )
         )  # fmt: skip

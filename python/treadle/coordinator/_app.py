@@ -216,8 +216,8 @@ def _router(coordinator: Coordinator) -> APIRouter:
     @router.post("/rules/try", dependencies=[viewer], tags=["rules"])
     def try_rule(body: dict[str, Any] = _BODY) -> dict[str, Any]:
         """Try a rule on the jobs of the last 24 hours, or of those between ``begin`` and ``end``."""
-        end = float(body.get("end") or time.time())
-        begin = float(body.get("begin") or end - _DAY)
+        end = _moment(body, "end", time.time())
+        begin = _moment(body, "begin", end - _DAY)
         return coordinator.try_rule(Rule.of(_table(body, "rule")), begin, end).to_dict()
 
     @router.get("/rules/{rule}/history", dependencies=[viewer], tags=["rules"])
@@ -243,8 +243,8 @@ def _router(coordinator: Coordinator) -> APIRouter:
     def windows(body: dict[str, Any] = _BODY, who: Who = operator) -> dict[str, Any]:
         """Write the times in which no change is tried: ``{"windows": [{"begins": …, "ends": …, "reason": …}]}``."""
         found = [
-            Window(float(one["begins"]), float(one["ends"]), str(one.get("reason", ""))[:400])
-            for one in body.get("windows", [])[:1000]
+            Window(_moment(one, "begins"), _moment(one, "ends"), str(one.get("reason", ""))[:400])
+            for one in _windows(body)
         ]
         coordinator.keep_windows(found, who.name)
         return {"windows": len(found)}
@@ -304,6 +304,21 @@ def story_of(coordinator: Coordinator, key: str, limit: int) -> dict[str, Any]:
         return {**found[0], "latest": _store.runs_of(connection, key, limit)}
 
     return coordinator.database.read(read)
+
+
+def _windows(body: dict[str, Any]) -> list[dict[str, Any]]:
+    found = body.get("windows")
+    is_list = isinstance(found, list) and len(found) <= 1000
+    if not is_list or not all(isinstance(one, dict) for one in found or ()):
+        raise ValueError("windows must be a list of at most 1,000 tables")
+    return found or []
+
+
+def _moment(body: dict[str, Any], name: str, default: float | None = None) -> float:
+    value = body.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e11:
+        raise ValueError(f"{name} must be seconds since 1970")
+    return float(value)
 
 
 def _table(body: dict[str, Any], name: str) -> dict[str, Any]:

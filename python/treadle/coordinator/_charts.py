@@ -8,7 +8,16 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-__all__ = ["duration", "hours_chart", "number", "size", "stages_chart", "story_chart", "when"]
+__all__ = [
+    "duration",
+    "hours_chart",
+    "number",
+    "setting",
+    "size",
+    "stages_chart",
+    "story_chart",
+    "when",
+]
 
 
 def size(value: float | None) -> str:
@@ -29,12 +38,22 @@ def duration(seconds: float | None) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+    return (
+        f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+    )
 
 
 def number(value: float | None) -> str:
     """Return a count for people."""
     return "–" if value is None else f"{value:,.0f}"
+
+
+def setting(value: float | None, parameter: str) -> str:
+    """Return the value of a setting: bytes as such."""
+    if value is None:
+        return "default"
+    is_size = parameter.endswith(("Bytes", "Threshold", "memory"))
+    return f"{value / 2**20:,.6g} MiB" if is_size and value >= 2**16 else number(value)
 
 
 def when(stamp: float | None) -> str:
@@ -66,7 +85,9 @@ def hours_chart(rows: Sequence[Mapping[str, Any]], now: float, hours: int = 24) 
                 )
         if hour % 3 == 0:
             text = f"{hour % 24:02}:00"
-            parts.append(f'<text class="label" x="{at * step + step / 2:.1f}" y="{height + 16}">{text}</text>')
+            parts.append(
+                f'<text class="label" x="{at * step + step / 2:.1f}" y="{height + 16}">{text}</text>'
+            )
     return _svg(width, height + bottom, parts, "jobs by hour")
 
 
@@ -101,8 +122,12 @@ def story_chart(runs: Sequence[Mapping[str, Any]], changes: Sequence[Mapping[str
     parts = []
     for share in (0.1, 0.5, 0.9):
         value = low + share * (high - low)
-        parts.append(f'<line class="grid" x1="0" x2="{width}" y1="{y_of(value):.1f}" y2="{y_of(value):.1f}"/>')
-        parts.append(f'<text class="label left" x="2" y="{y_of(value) - 3:.1f}">{escape(duration(10**value))}</text>')
+        parts.append(
+            f'<line class="grid" x1="0" x2="{width}" y1="{y_of(value):.1f}" y2="{y_of(value):.1f}"/>'
+        )
+        parts.append(
+            f'<text class="label left" x="2" y="{y_of(value) - 3:.1f}">{escape(duration(10**value))}</text>'
+        )
     told = {one["number"]: one for one in changes}
     spans: dict[int, list[int]] = {}
     for at, run in enumerate(done):
@@ -111,18 +136,36 @@ def story_chart(runs: Sequence[Mapping[str, Any]], changes: Sequence[Mapping[str
     for change, places in spans.items():
         x, end = places[0] * step, (places[-1] + 1) * step
         state = told.get(change, {}).get("state", "")
-        kind = "kept" if state in ("kept", "replaced") else "undone" if state == "rolled back" else "trial"
+        kind = (
+            "kept"
+            if state in ("kept", "replaced")
+            else "undone"
+            if state == "rolled back"
+            else "trial"
+        )
         parts.append(
             f'<rect class="span {kind}" x="{x:.1f}" y="0" width="{end - x:.1f}" height="{height}" rx="4">'
             f"<title>{escape(str(told.get(change, {}).get('reason', '')))}</title></rect>"
         )
-        parts.append(f'<text class="label {kind}" x="{(x + end) / 2:.1f}" y="14">change {change}</text>')
+        parts.append(
+            f'<text class="label {kind}" x="{(x + end) / 2:.1f}" y="14">change {change}</text>'
+        )
     points = [(at * step + step / 2, y_of(value)) for at, value in enumerate(logs)]
-    parts.append('<polyline class="line" points="' + " ".join(f"{x:.1f},{y:.1f}" for x, y in points) + '"/>')
+    parts.append(
+        '<polyline class="line" points="' + " ".join(f"{x:.1f},{y:.1f}" for x, y in points) + '"/>'
+    )
     for (x, y), run in zip(points, done, strict=True):
         title = f"{when(run['at'])}: {duration(run['duration'])}, {size(run['shuffle_bytes'])} shuffled, {run['state']}"
-        kind = "failed" if run["state"] == "failed" else "service" if run["verdict"] == "service" else "stock"
-        parts.append(f'<circle class="run {kind}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"><title>{escape(title)}</title></circle>')
+        kind = (
+            "failed"
+            if run["state"] == "failed"
+            else "service"
+            if run["verdict"] == "service"
+            else "stock"
+        )
+        parts.append(
+            f'<circle class="run {kind}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"><title>{escape(title)}</title></circle>'
+        )
     return _svg(width, height, parts, "durations of runs")
 
 
@@ -139,7 +182,11 @@ def stages_chart(stages: Sequence[Mapping[str, Any]]) -> str:
         name = f"{one['number']} · {number(one['tasks'])} tasks"
         parts.append(f'<text class="label left" x="0" y="{y + 16}">{escape(name)}</text>')
         gc, waited = min(one["gc"], one["run"]), min(one["waited"], one["run"])
-        for kind, seconds in (("compute", max(0.0, one["run"] - gc - waited)), ("gc", gc), ("waited", waited)):
+        for kind, seconds in (
+            ("compute", max(0.0, one["run"] - gc - waited)),
+            ("gc", gc),
+            ("waited", waited),
+        ):
             wide = seconds / most * (width - left - 90)
             if wide > 0:
                 title = f"{kind}: {duration(seconds)}"
@@ -148,11 +195,11 @@ def stages_chart(stages: Sequence[Mapping[str, Any]]) -> str:
                     f"<title>{escape(title)}</title></rect>"
                 )
                 x += wide
-        parts.append(f'<text class="label left" x="{x + 6:.1f}" y="{y + 16}">{escape(duration(one["run"]))}</text>')
+        parts.append(
+            f'<text class="label left" x="{x + 6:.1f}" y="{y + 16}">{escape(duration(one["run"]))}</text>'
+        )
     return _svg(width, row * len(shown), parts, "time of tasks by stage")
 
 
 def _svg(width: int, height: int, parts: Sequence[str], name: str) -> str:
-    return (
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(name)}">{"".join(parts)}</svg>'
-    )
+    return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(name)}">{"".join(parts)}</svg>'

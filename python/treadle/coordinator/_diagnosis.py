@@ -1,7 +1,7 @@
 """Diagnosis: rules look at the measures of an application, and name causes with their evidence.
 
 A rule is a class with a ``name`` and a method ``look``. Other packages add theirs as entry points of the group
-``treadle.coordinator.rules``.
+``treadle.coordinator_rules``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from treadle.coordinator._measures import Application, Stage
 
 __all__ = ["GROUP", "Finding", "Rule", "diagnose", "rules"]
 
-GROUP = "treadle.coordinator.rules"
+GROUP = "treadle.coordinator_rules"
 _MiB, _GiB = 2**20, 2**30
 # Seconds of all tasks below which a stage is too short to say anything of.
 _WORTH = 1.0

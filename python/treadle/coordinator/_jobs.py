@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-__all__ = ["LONGEST", "Job", "pattern_of"]
+__all__ = ["LONGEST", "Job", "is_text", "pattern_of"]
 
 # Characters of each field: longer ones are refused, so that a row has a bound.
 LONGEST = 400
@@ -32,6 +32,11 @@ def pattern_of(name: str) -> str:
     while (found := _REPEATED.sub("*", _VARYING.sub("*", name))) != name:
         name = found
     return name
+
+
+def is_text(value: str) -> bool:
+    """Return whether all databases can keep it: JSON can have halves of characters, and zeros."""
+    return "\0" not in value and not any("\ud800" <= one <= "\udfff" for one in value)
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ class Job:
             value = values.get(field.name)
             if value is None:
                 continue
-            if not isinstance(value, str) or len(value) > LONGEST:
+            if not isinstance(value, str) or len(value) > LONGEST or not is_text(value):
                 raise ValueError(
                     f"{field.name} of a job must be text of at most {LONGEST} characters"
                 )

@@ -63,7 +63,7 @@ class _Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        for name in ("size", "duration", "number", "when"):
+        for name in ("size", "duration", "number", "setting", "when"):
             self._templates.filters[name] = getattr(_charts, name)
 
     def guarded(self, page: Callable[[Request], dict[str, Any]]) -> Callable[[Request], Response]:
@@ -120,7 +120,9 @@ class _Pages:
         rows, alerts = self._read(read)
         names = ("jobs", "ended", "failed", "fell_back", "bytes")
         sums = {name: sum(one[name] for one in rows) for name in names}
-        on_service = {name: sum(one[name] for one in rows if one["verdict"] == "service") for name in names}
+        on_service = {
+            name: sum(one[name] for one in rows if one["verdict"] == "service") for name in names
+        }
         servers = self._servers()
         free = sum(int(one.get("free_bytes") or 0) for one in servers)
         held = sum(int(one.get("held_bytes") or 0) for one in servers)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import Any
 
-from treadle.coordinator._jobs import Job
+from treadle.coordinator._jobs import Job, is_text
 
 __all__ = ["DEFAULT_SETTINGS", "Rule", "Verdict", "decide", "in_share", "version_matches"]
 
@@ -72,7 +72,7 @@ class Rule:
                 f"a rule has no {', '.join(unknown)}: it has {', '.join(sorted(known))}"
             )
         name = values.get("name")
-        if not isinstance(name, str) or not 0 < len(name) <= 200:
+        if not isinstance(name, str) or not 0 < len(name) <= 200 or not is_text(name):
             raise ValueError("name of a rule must be text of 1 to 200 characters")
         if values.get("action", "service") not in ("service", "stock"):
             raise ValueError("action of a rule must be 'service' or 'stock'")
@@ -208,7 +208,11 @@ def _patterns(name: str, values: Any) -> tuple[str, ...]:
     if not is_list or len(values) > _MOST_PATTERNS:
         raise ValueError(f"{name} of a rule must be a list of at most {_MOST_PATTERNS} patterns")
     for value in values:
-        if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_PATTERN:
+        if (
+            not isinstance(value, str)
+            or not 0 < len(value) <= _LONGEST_PATTERN
+            or not is_text(value)
+        ):
             raise ValueError(
                 f"{name} of a rule has {value!r}: patterns are text of 1 to {_LONGEST_PATTERN} characters"
             )
@@ -229,7 +233,12 @@ def _settings(values: Any) -> dict[str, str]:
     for name, value in values.items():
         if not (isinstance(name, str) and isinstance(value, str)):
             raise ValueError(f"settings of a rule have {name!r}: names and values are text")
-        if not re.fullmatch(r"[A-Za-z][\w.\-]{0,199}", name) or len(value) > 2000 or "\n" in value:
+        if (
+            not re.fullmatch(r"[A-Za-z][\w.\-]{0,199}", name)
+            or len(value) > 2000
+            or "\n" in value
+            or not is_text(value)
+        ):
             raise ValueError(f"settings of a rule have {name!r}, which is no name of a setting")
         if _SECRET.search(name):
             raise ValueError(

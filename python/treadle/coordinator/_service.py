@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import time
@@ -31,6 +32,9 @@ _Value = TypeVar("_Value")
 _ID = re.compile(r"[\w.:\-]{1,100}$")
 _MOST_NAMES = 2000
 _MOST_TRIED = 200_000
+_SUMMED_FOR = 1.0
+_SILENT_AFTER = 24 * 3600.0
+_FORGOTTEN_AT_ONCE = 20
 _MANAGER = "spark.shuffle.manager"
 _SERVICE, _STOCK, _UNASKED = "service", "stock", "unasked"
 
@@ -64,6 +68,8 @@ class Coordinator:
         self._room = room
         self._notify = notify
         self._clock = clock
+        # Of the writer's thread alone.
+        self._promised, self._summed = 0, -math.inf
         # Read anew by each writing transaction that changes them. Readers take the whole tuple.
         self._lock = threading.Lock()
         self._rules: tuple[tuple[Rule, ...], bool, tuple[Window, ...]]
@@ -138,6 +144,7 @@ class Coordinator:
             "change": change, "predicted_bytes": expected.bytes, "state": _store.RUNNING,
         }  # fmt: skip
         _store.new_job(connection, row)
+        self._promised += (expected.bytes or 0) * row["copies"]
         _store.count_run(connection, job, now)
         _store.count_in_hour(connection, now, row["verdict"], jobs=1)
         return _decision(row)
@@ -156,10 +163,16 @@ class Coordinator:
         if history.taken_off:
             return (False, history.taken_off, found.rule), anyhow, expected
         room = self._room()
-        load = 0 if room is None else _store.promised(connection, now)
+        load = 0 if room is None else self._load(connection, now)
         fewer = found.rule is not None and found.rule.fewer_copies
         admission = admit(expected, room, load, fewer_copies=fewer)
         return (True, found.reason, found.rule), admission, expected
+
+    def _load(self, connection: sa.Connection, now: float) -> int:
+        """Return what running jobs were promised. The sum over all of them is taken once a second."""
+        if time.monotonic() > self._summed + _SUMMED_FOR:
+            self._promised, self._summed = _store.promised(connection, now), time.monotonic()
+        return self._promised
 
     def _settings_of_service(
         self, job: Job, rule: Rule | None, admission: Admission
@@ -187,7 +200,7 @@ class Coordinator:
         row = _store.job_of(connection, identity)
         if row is None:
             raise KeyError(f"there is no job {identity}")
-        if row["state"] != _store.RUNNING:
+        if row["state"] not in (_store.RUNNING, _store.SILENT):
             return {"id": identity, "state": row["state"], "alerts": []}
         now = self._clock()
         at = now if end.at is None else end.at
@@ -216,6 +229,7 @@ class Coordinator:
         }
         state = _store.FAILED if end.failed else _store.FINISHED
         _store.update_job(connection, identity, {**values, "state": state, "ended": at})
+        self._promised -= (row["predicted_bytes"] or 0) * row["copies"]
         _store.keep_recurring(connection, job, history, tuning, now)
         _store.add_alerts(connection, found, now, identity, job.recurring)
         _store.count_in_hour(
@@ -293,6 +307,18 @@ class Coordinator:
             self.ended(identity, end).result(15)
         self.measured(identity, application).result(45)
         return identity
+
+    def forget(self, days: float) -> None:
+        """Take away what began so many days ago. A run without an end for a day is silent: its end still counts."""
+        now = self._clock()
+        self.database.write_now(lambda c: _store.silence(c, now - _SILENT_AFTER))
+        for _ in range(_FORGOTTEN_AT_ONCE):
+            # In parts, so that decisions come between them.
+            gone = self.database.write_now(
+                lambda c: _store.forget(c, now - days * 24 * 3600.0, 2000)
+            )
+            if gone < 2000:
+                break
 
     # Rules
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +43,7 @@ class Options:
     credentials: Mapping[str, Any]
     logs: Sequence[Path]
     poll: float
+    keep_days: float
     webhook: str | None
     mails: Sequence[str]
     smtp: str | None
@@ -71,7 +72,7 @@ def serve(options: Options) -> None:
     with ExitStack() as stack:
         notifier = Notifier(options.webhook, options.mails, options.smtp)
         stack.callback(notifier.close)
-        looks = []
+        looks: list[Callable[[], None]] = []
         servers = None
         if options.servers is not None:
             servers = Servers(options.servers, options.credentials, _LOOKS * options.poll + 10)
@@ -85,8 +86,8 @@ def serve(options: Options) -> None:
         stack.callback(coordinator.close)
         if options.logs:
             looks.append(LogFolders(options.logs, coordinator).look)
-        if looks:
-            stack.callback(Poller(options.poll, looks).close)
+        looks.append(lambda: coordinator.forget(options.keep_days))
+        stack.callback(Poller(options.poll, looks).close)
         app = app_of(coordinator, access, servers=servers.servers if servers else list)
         add_pages(app)
         listener = socket.create_server(

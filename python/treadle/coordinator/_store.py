@@ -27,6 +27,7 @@ __all__ = [
     "FAILED",
     "FINISHED",
     "RUNNING",
+    "SILENT",
     "add_alerts",
     "alerts_page",
     "audit_page",
@@ -34,6 +35,7 @@ __all__ = [
     "count_in_hour",
     "count_run",
     "delete_rule",
+    "forget",
     "job_of",
     "jobs_page",
     "keep_measures",
@@ -52,10 +54,13 @@ __all__ = [
     "rules",
     "runs_of",
     "setting",
+    "silence",
     "update_job",
 ]
 
 RUNNING, FINISHED, FAILED = "running", "finished", "failed"
+# Of a run that nobody has reported the end of.
+SILENT = "silent"
 # A job that has not told its end for so many seconds takes no room any more.
 _PROMISED_FOR = 24 * 3600.0
 _JOB_FIELDS = ("cluster", "queue", "user", "name", "engine", "version")
@@ -233,8 +238,10 @@ def jobs_page(
     if before is not None:
         query = query.where(jobs.c.number < before)
     if name:
-        # A range, which the index serves with any collation that both sides have.
-        query = query.where(jobs.c.name >= name, jobs.c.name < name + "\U0010ffff")
+        # Each database has one form that its index serves.
+        begins = jobs.c.name.startswith(name, autoescape=True)
+        in_range = sa.and_(jobs.c.name >= name, jobs.c.name < name + "\U0010ffff")
+        query = query.where(in_range if connection.dialect.name == "sqlite" else begins)
     if user:
         query = query.where(jobs.c.user == user)
     if state:
@@ -264,6 +271,24 @@ def keep_measures(connection: sa.Connection, identity: str, body: Any) -> None:
     same = measures.c.job == identity
     if connection.execute(measures.update().where(same).values(body=body)).rowcount == 0:
         connection.execute(measures.insert().values(job=identity, body=body))
+
+
+def forget(connection: sa.Connection, before: float, limit: int) -> int:
+    """Take away runs that began before a time, with their measures and alerts: at most so many. Return their number."""
+    old = sa.select(jobs.c.id).where(jobs.c.at < before).order_by(jobs.c.at).limit(limit)
+    gone = list(connection.execute(old).scalars())
+    for at in range(0, len(gone), 500):
+        some = gone[at : at + 500]
+        connection.execute(measures.delete().where(measures.c.job.in_(some)))
+        connection.execute(alerts.delete().where(alerts.c.job.in_(some)))
+        connection.execute(jobs.delete().where(jobs.c.id.in_(some)))
+    return len(gone)
+
+
+def silence(connection: sa.Connection, before: float) -> None:
+    """Say of runs that began before a time, and that nobody has reported the end of, that they are silent."""
+    is_old = sa.and_(jobs.c.state == RUNNING, jobs.c.at < before)
+    connection.execute(jobs.update().where(is_old).values(state=SILENT))
 
 
 def measures_of(connection: sa.Connection, identity: str) -> Any:

@@ -89,7 +89,7 @@ jobs = Table(
     Index("jobs_of_recurring", "recurring", "number"),
     Index("jobs_by_time", "at"),
     Index("jobs_by_state", "state", "number"),
-    Index("jobs_by_name", "name", "number"),
+    Index("jobs_by_name", "name", "number", postgresql_ops={"name": "text_pattern_ops"}),
     Index("jobs_by_user", "user", "number"),
 )
 
@@ -140,6 +140,7 @@ alerts = Table(
     Column("closed_by", String(200)),
     Index("alerts_by_state", "closed", "number"),
     Index("alerts_of_recurring", "recurring", "number"),
+    Index("alerts_of_job", "job"),
 )
 
 audit = Table(

@@ -68,7 +68,7 @@ class End:
             elif name in ("cause", "error"):
                 if not isinstance(value, str):
                     raise ValueError(f"{name} of an end must be text")
-                value = value[:_LONGEST_TEXT]
+                value = value[:_LONGEST_TEXT].replace("\0", "").encode("utf-8", "replace").decode()
             else:
                 is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
                 if not is_number or not 0 <= value < 2**62:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
@@ -9,8 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
+from treadle.coordinator import _tables
 from treadle.coordinator._access import Access, read_tokens
 from treadle.coordinator._admission import Room
 from treadle.coordinator._app import app_of
@@ -79,9 +82,18 @@ class Served:
 
 @pytest.fixture
 def served(tmp_path: Path):
-    made = Served(f"sqlite:///{tmp_path}/c.db")
+    """TREADLE_COORDINATOR_DATABASE runs all tests on another database, which is emptied."""
+    url = os.environ.get("TREADLE_COORDINATOR_DATABASE")
+    if url:
+        engine = sa.create_engine(url)
+        _tables.metadata.drop_all(engine)
+        engine.dispose()
+    made = Served(url or f"sqlite:///{tmp_path}/c.db")
     yield made
     made.coordinator.close()
+
+
+of_sqlite = pytest.mark.skipif("TREADLE_COORDINATOR_DATABASE" in os.environ, reason="is of SQLite")
 
 
 def test_a_decision_is_kept_and_has_a_reason(served: Served) -> None:
@@ -368,6 +380,7 @@ def test_tokens_are_in_a_file_that_others_cannot_read(tmp_path: Path) -> None:
     assert access.who("POST", {}, "127.0.0.1", None) is None
 
 
+@of_sqlite
 def test_a_locked_database_holds_nobody_up(served: Served, tmp_path: Path) -> None:
     served.rule()
     with sqlite3.connect(tmp_path / "c.db") as other:
@@ -388,6 +401,7 @@ def test_a_locked_database_holds_nobody_up(served: Served, tmp_path: Path) -> No
     assert served.decide("after")["uses_service"]
 
 
+@of_sqlite
 def test_a_full_database_loses_nothing_that_was_decided(served: Served) -> None:
     served.rule()
     told = served.decide("before")

@@ -313,7 +313,7 @@ def test_a_job_with_the_reports_disease_is_tuned_by_itself(tmp_path: Path) -> No
         job = {"name": "daily 2026-11-30", "user": "ann"}
         states = []
         for n in range(30):
-            told = coordinator.decide({"id": f"r{n}", "job": job}).result(10)
+            told = coordinator.decide({"id": f"r{n}", "job": job, "tunable": [name]}).result(10)
             if n == 1:
                 row_key = coordinator.database.read(lambda c: _row(c, "r0"))["recurring"]
                 coordinator.set_mode(row_key, "apply", "olga")

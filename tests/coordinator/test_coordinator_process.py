@@ -29,7 +29,13 @@ class Process:
     """A coordinator of its own process."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        self.process = subprocess.Popen([*COMMAND, *options], cwd=folder, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+        self.process = subprocess.Popen(
+            [*COMMAND, *options],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().rpartition(" ")[2].strip()
         found = re.search(r"#(\S+)", self.process.stdout.readline())
@@ -116,21 +122,28 @@ def test_alerts_leave_by_the_webhook(start) -> None:
         process.post("/api/jobs/j/end", {"failed": True, "cause": "service", "error": "no room"})
         assert arrived.wait(60)
         server.shutdown()
-    assert told[0]["alerts"] == [{"kind": "failed", "text": "daily * failed because of the service: no room"}]
+    assert told[0]["alerts"] == [
+        {"kind": "failed", "text": "daily * failed because of the service: no room"}
+    ]
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (["--listen", "0.0.0.0:0"], "give --tokens FILE"),
-        (["--listen", "0.0.0.0:0", "--proxy-header", "X-User", "--proxy", "127.0.0.1"], "--certificate"),
+        (
+            ["--listen", "0.0.0.0:0", "--proxy-header", "X-User", "--proxy", "127.0.0.1"],
+            "--certificate",
+        ),
         (["--listen", "nonsense"], "HOST:PORT"),
         (["--mail", "a@example.com"], "need each other"),
         (["--webhook", "file:///etc/passwd"], "http"),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path: Path, options, words) -> None:
-    done = subprocess.run([*COMMAND, *options], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [*COMMAND, *options], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode != 0
     assert words in done.stderr
 
@@ -144,7 +157,9 @@ def test_a_job_may_ask_and_not_look(start) -> None:
 def test_dasks_shuffles_use_the_servers_that_were_decided(start) -> None:
     process = start("--servers", "static:127.0.0.1:1")
     process.post("/api/rules", {"rule": {"name": "dask", "engines": ["dask"]}})
-    with dask.config.set({"treadle.coordinator.url": process.url, "treadle.coordinator.queue": "q"}):
+    with dask.config.set(
+        {"treadle.coordinator.url": process.url, "treadle.coordinator.queue": "q"}
+    ):
         # Of a static list nobody knows the room.
         assert _settings.shuffle_servers() == "static:127.0.0.1:1"
         process.post("/api/switch", {"is_on": False})

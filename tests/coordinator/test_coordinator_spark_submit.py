@@ -175,7 +175,13 @@ def test_an_answer(coordinator_that, tmp_path) -> None:
     )
     assert (told.uses_service, dict(told.settings), told.reason) == (True, {"a": "b"}, "r")
     question, headers = coordinator.asked[0]
-    assert question == {"id": told.id, "job": {"name": "x"}, "manager": "m", "names": ["a", "b"]}
+    assert question == {
+        "id": told.id,
+        "job": {"name": "x"},
+        "manager": "m",
+        "names": ["a", "b"],
+        "tunable": [],
+    }
     assert headers["Authorization"] == "Bearer secret-of-the-job"
 
 
@@ -239,10 +245,13 @@ def spark(tmp_path: Path, monkeypatch):
 
 
 def test_the_command_adds_what_was_decided_before_the_users_own(spark, coordinator_that) -> None:
-    told = {MANAGER: "io.treadle.spark.TreadleShuffleManager", "spark.x": "ours", "spark.y": "a b"}
+    told = {MANAGER: "io.treadle.spark.TreadleShuffleManager", "spark.x": "tuned", "spark.y": "a b"}
     coordinator = coordinator_that(answering(settings=told))
-    own = ["--conf", "spark.x=mine", "--queue", "etl", "app.py", "--", "--conf", "--help"]
-    found, line = spark(*own, url=coordinator.url)
+    options, rest = (
+        ["--conf", "spark.x=mine", "--queue", "etl"],
+        ["app.py", "--", "--conf", "--help"],
+    )
+    found, line = spark(*options, *rest, url=coordinator.url)
     question = coordinator.asked[0][0]
     assert question["job"] == {
         "cluster": "a",
@@ -252,17 +261,18 @@ def test_the_command_adds_what_was_decided_before_the_users_own(spark, coordinat
         "engine": "spark",
         "version": "3.5.9",
     }
-    assert question["names"] == ["spark.x", "spark.yarn.queue"]
-    decision = f"spark.treadle.decision={question['id']}"
-    assert found == [
+    assert question["names"] == ["spark.yarn.queue"]
+    assert question["tunable"] == ["spark.x"]
+    ours = [
         "--conf",
         f"{MANAGER}={told[MANAGER]}",
         "--conf",
         "spark.y=a b",
         "--conf",
-        decision,
-        *own,
+        f"spark.treadle.decision={question['id']}",
     ]
+    # What tuning replaces comes after the user's own: Spark takes the last.
+    assert found == [*ours, *options, "--conf", "spark.x=tuned", *rest]
     assert line == f"treadle: on the shuffle service: r (decision {question['id']})\n"
 
 

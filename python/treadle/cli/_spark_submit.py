@@ -69,7 +69,12 @@ def _decided(arguments: Sequence[str]) -> list[str]:
         given = submission.given(Path(home) if home else None, Path(conf) if conf else None)
         job = _job(submission, given, told.cluster, told.queue)
         answer = ask(
-            told.url, job, manager=given.get(MANAGER, ""), names=given, token_file=told.token_file
+            told.url,
+            job,
+            manager=given.get(MANAGER, ""),
+            names=submission.fixed(),
+            tunable=given.keys() - submission.fixed(),
+            token_file=told.token_file,
         )
     except (OSError, ValueError) as error:
         answer = Answer(reason=f"the settings could not be read: {error}")
@@ -79,7 +84,9 @@ def _decided(arguments: Sequence[str]) -> list[str]:
     where = "on the shuffle service" if answer.uses_service else "on stock shuffle"
     click.echo(f"treadle: {where}: {answer.reason} (decision {answer.id})", err=True)
     added = {name: text for name, text in answer.settings.items() if name not in given}
-    return with_settings(arguments, {**added, "spark.treadle.decision": answer.id})
+    # Tuning may replace what the user gives, which Spark would prefer otherwise.
+    replaced = {name: text for name, text in answer.settings.items() if name in given}
+    return with_settings(arguments, {**added, "spark.treadle.decision": answer.id}, replaced)
 
 
 def _job(

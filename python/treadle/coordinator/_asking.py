@@ -37,6 +37,7 @@ def ask(
     *,
     manager: str = "",
     names: Iterable[str] = (),
+    tunable: Iterable[str] = (),
     token_file: str | None = None,
     seconds: float = SECONDS,
 ) -> Answer:
@@ -46,6 +47,7 @@ def ask(
         "job": dict(job),
         "manager": manager,
         "names": sorted(names),
+        "tunable": sorted(tunable),
     }
     found: list[Answer] = []
 

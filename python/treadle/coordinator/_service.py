@@ -85,7 +85,8 @@ class Coordinator:
         """Decide about a job; the future has the decision when it is kept.
 
         ``values`` has ``job`` (see :class:`Job`), and may have ``id``, by which the same question has the same answer,
-        ``manager``, the shuffle manager that the user names, and ``names`` of settings that the user gives.
+        ``manager``, the shuffle manager that the user names, and ``names`` of settings that the user gives. They stay as
+        they are. Those of ``tunable`` do, too, but that tuning may replace them.
 
         Raises
         ------
@@ -104,12 +105,11 @@ class Coordinator:
         manager = values.get("manager") or ""
         if not isinstance(manager, str) or len(manager) > LONGEST:
             raise ValueError(f"manager must be text of at most {LONGEST} characters")
-        names = values.get("names") or []
-        is_list = isinstance(names, Sequence) and not isinstance(names, str)
-        if not is_list or len(names) > _MOST_NAMES or not all(isinstance(n, str) for n in names):
-            raise ValueError(f"names must be a list of at most {_MOST_NAMES} names of settings")
-        taken = frozenset(names)
-        return self.database.write(lambda c: self._decided(c, identity, job, manager, taken))
+        taken = _names(values, "names")
+        tunable = _names(values, "tunable")
+        return self.database.write(
+            lambda c: self._decided(c, identity, job, manager, taken, tunable)
+        )
 
     def _decided(
         self,
@@ -118,6 +118,7 @@ class Coordinator:
         job: Job,
         manager: str,
         taken: frozenset[str],
+        tunable: frozenset[str],
     ) -> dict[str, Any]:
         if (known := _store.job_of(connection, identity)) is not None:
             return _decision(known)
@@ -134,7 +135,9 @@ class Coordinator:
         if trying := tuning.trying:
             # What the user gives stays: then this run does not try the change.
             change = 0 if trying.parameter in taken else change
-        found = {name: text for name, text in {**tuned, **found}.items() if name not in taken}
+        given = taken | tunable
+        found = {name: text for name, text in found.items() if name not in given}
+        found |= {name: text for name, text in tuned.items() if name not in taken}
         reason = verdict[1] if admission.copies else f"{verdict[1]}, but {admission.reason}"
         row: dict[str, Any] = {
             **job.to_dict(), "id": identity, "at": now, "recurring": job.recurring,
@@ -457,6 +460,14 @@ class Coordinator:
             _store.note(connection, self._clock(), who, "alert closed", f"alert {number}")
 
         self.database.write_now(write)
+
+
+def _names(values: Mapping[str, Any], field: str) -> frozenset[str]:
+    names = values.get(field) or []
+    is_list = isinstance(names, Sequence) and not isinstance(names, str)
+    if not is_list or len(names) > _MOST_NAMES or not all(isinstance(n, str) for n in names):
+        raise ValueError(f"{field} must be a list of at most {_MOST_NAMES} names of settings")
+    return frozenset(names)
 
 
 def _rules_of(connection: sa.Connection) -> tuple[tuple[Rule, ...], bool, tuple[Window, ...]]:

@@ -78,6 +78,10 @@ class Submission:
                 found[name] = self.options[option]
         return found
 
+    def fixed(self) -> set[str]:
+        """Return the settings that options of their own give: no ``--conf`` replaces them."""
+        return {name for option, name in _MEANS.items() if option in self.options}
+
     def name(self, given: Mapping[str, str]) -> str:
         """Return the application's name, as Spark finds it before the application runs."""
         plain = self.resource.rsplit("/", 1)[-1]
@@ -131,10 +135,21 @@ def _take(found: Submission, option: str, value: str) -> None:
         found.options[option] = value
 
 
-def with_settings(arguments: Sequence[str], settings: Mapping[str, str]) -> list[str]:
-    """Return the arguments with settings before them: of two of a name, Spark takes the last."""
-    added = [text for name, value in settings.items() for text in ("--conf", f"{name}={value}")]
-    return [*added, *arguments]
+def with_settings(
+    arguments: Sequence[str], settings: Mapping[str, str], replaced: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return the arguments with settings before them, and with those that replace the user's after the options.
+
+    Of two of a name, Spark takes the last.
+    """
+    # The application's file and its arguments are the last; what only a class names has none.
+    found = parse(arguments)
+    end = len(arguments) - len(found.arguments) - bool(found.resource)
+    return [*_conf(settings), *arguments[:end], *_conf(replaced or {}), *arguments[end:]]
+
+
+def _conf(settings: Mapping[str, str]) -> list[str]:
+    return [text for name, value in settings.items() for text in ("--conf", f"{name}={value}")]
 
 
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)

@@ -112,7 +112,7 @@ def test_a_decision_is_kept_and_has_a_reason(served: Served) -> None:
     served.operator.post("/api/switch", json={"is_on": False})
     assert served.decide("one") == told
     assert served.decide("two")["reason"] == "the service is switched off for all jobs"
-    kept = served.job.get("/api/decisions/one").json()
+    kept = served.viewer.get("/api/decisions/one").json()
     assert (kept["name"], kept["state"], kept["verdict"]) == (JOB["name"], "running", "service")
 
 
@@ -188,7 +188,7 @@ def test_what_was_predicted_stands_beside_what_happened(served: Served) -> None:
         "rule 'r' takes it, but 12.0 GB are expected in two copies, and only 8.0 GB are free"
     )
     served.end("next", duration=9.0, shuffle_bytes=7 * GB)
-    row = served.job.get("/api/decisions/next").json()
+    row = served.viewer.get("/api/decisions/next").json()
     assert (row["predicted_bytes"], row["shuffle_bytes"]) == (12 * GB, 7 * GB)
     assert served.decide("again")["uses_service"]
 
@@ -215,7 +215,7 @@ def test_a_job_that_fails_twice_is_taken_off_until_it_is_put_back(served: Served
     told = served.decide("j2")
     assert told["reason"] == "it failed 2 times in a row on the service"
     assert served.decide(name="another")["uses_service"]
-    key = served.job.get("/api/decisions/j2").json()["recurring"]
+    key = served.viewer.get("/api/decisions/j2").json()["recurring"]
     assert served.operator.post(f"/api/recurring/{key}/put-back").status_code == 200
     assert served.decide("j3")["uses_service"]
 
@@ -225,7 +225,7 @@ def test_the_clock_is_set_back(served: Served) -> None:
     served.decide("j")
     served.now -= 5000
     assert served.end("j")["state"] == "finished"
-    assert served.job.get("/api/decisions/j").json()["duration"] == 0
+    assert served.viewer.get("/api/decisions/j").json()["duration"] == 0
     assert served.decide("k")["uses_service"]
 
 
@@ -300,7 +300,7 @@ VIEWERS = [
     )
 ]
 OPERATORS = [
-    ("POST", "/api/rules"), ("DELETE", "/api/rules/1"), ("POST", "/api/switch"), ("POST", "/api/windows"),
+    ("POST", "/api/rules"), ("DELETE", "/api/rules/1"), ("POST", "/api/switch"), ("POST", "/api/windows"), ("POST", "/api/servers/s/drain"),
     ("POST", "/api/alerts/1/close"), ("POST", "/api/recurring/x/mode"), ("POST", "/api/recurring/x/put-back"),
     ("POST", "/api/recurring/x/changes/1/begin"), ("POST", "/api/recurring/x/end-change"),
 ]  # fmt: skip
@@ -421,7 +421,7 @@ def test_a_full_database_loses_nothing_that_was_decided(served: Served) -> None:
     assert "full" in answers[-1].json()["detail"]
     for one in answers:
         if one.status_code == 200:
-            assert served.job.get(f"/api/decisions/{one.json()['id']}").status_code == 200
+            assert served.viewer.get(f"/api/decisions/{one.json()['id']}").status_code == 200
     assert served.decide("before") == told
 
 

@@ -82,7 +82,7 @@ def filled(tmp_path_factory):
     for n in range(36):
         served.now += 60
         told = coordinator.decide({"id": f"tuned-{n}", "job": job}).result(20)
-        key = served.job.get("/api/decisions/tuned-0").json()["recurring"]
+        key = served.viewer.get("/api/decisions/tuned-0").json()["recurring"]
         if n == 1:
             coordinator.set_mode(key, "apply", "olga")
         took = 600.0 * (0.5 if told["settings"].get(SPLIT) not in (None, "65536b") else 1.0)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Body, Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import JSONResponse, Response
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from treadle.coordinator import _store
 from treadle.coordinator._access import COOKIE, Access, Who
@@ -42,12 +44,15 @@ _EXAMPLE = {
 _QUESTION = Body(examples=[_EXAMPLE])
 _DAY = 24 * 3600.0
 _MOST_ROWS = 500
-_SECURITY = {
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; form-action 'self'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
+_SECURITY = [
+    (name.lower().encode(), value.encode())
+    for name, value in {
+        "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; form-action 'self'",
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-store",
+    }.items()
+]
 
 
 def app_of(
@@ -55,8 +60,9 @@ def app_of(
     access: Access,
     *,
     servers: Callable[[], list[dict[str, Any]]] = list,
+    drain: Callable[[str], None] | None = None,
 ) -> FastAPI:
-    """Return the application that serves a coordinator."""
+    """Return the application that serves a coordinator, and a page of shuffle servers."""
     app = FastAPI(
         title="Treadle's coordinator",
         description="Decisions about jobs, their ends, rules, alerts and tuning.",
@@ -66,20 +72,9 @@ def app_of(
         redoc_url=None,
     )
     app.state.coordinator, app.state.access, app.state.servers = coordinator, access, servers
+    app.state.drain = drain
 
-    @app.middleware("http")
-    async def guarded(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
-        if not access.allows_host(request.headers.get("host", "")):
-            return JSONResponse({"detail": "this host is served under another name"}, 421)
-        length = request.headers.get("content-length", "0")
-        if "transfer-encoding" in request.headers or not length.isdigit():
-            return JSONResponse({"detail": "send a Content-Length"}, 411)
-        if int(length) > _LARGEST_BODY:
-            return JSONResponse({"detail": f"a body has at most {_LARGEST_BODY} bytes"}, 413)
-        response = await call(request)
-        for name, value in _SECURITY.items():
-            response.headers.setdefault(name, value)
-        return response
+    app.add_middleware(_Guard, access=access)
 
     @app.exception_handler(ValueError)
     async def malformed(_request: Request, error: Exception) -> Response:
@@ -100,6 +95,36 @@ def app_of(
 
     app.include_router(_router(coordinator))
     return app
+
+
+class _Guard:
+    """Refuses what no handler should see, and adds headers to all answers."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *_SECURITY]
+            await send(message)
+
+        refused = self._refused(Headers(scope=scope))
+        await (refused or self._app)(scope, receive, sending)
+
+    def _refused(self, headers: Headers) -> Response | None:
+        if not self._access.allows_host(headers.get("host", "")):
+            return JSONResponse({"detail": "this host is served under another name"}, 421)
+        length = headers.get("content-length", "0")
+        if "transfer-encoding" in headers or not length.isdigit():
+            return JSONResponse({"detail": "send a Content-Length"}, 411)
+        if int(length) > _LARGEST_BODY:
+            return JSONResponse({"detail": f"a body has at most {_LARGEST_BODY} bytes"}, 413)
+        return None
 
 
 def asking(request: Request) -> Who | None:
@@ -135,7 +160,7 @@ def _router(coordinator: Coordinator) -> APIRouter:
         """Decide whether a job uses the service. The same ``id`` gets the same answer."""
         return await _within(coordinator.decide(body), _DECISION_SECONDS)
 
-    @router.get("/decisions/{identity}", dependencies=[job], tags=["jobs"])
+    @router.get("/decisions/{identity}", dependencies=[viewer], tags=["jobs"])
     def decision(identity: str) -> dict[str, Any]:
         """Return a run of a job: its decision, what was predicted, and what happened."""
         found = database.read(lambda c: _store.job_of(c, identity))
@@ -272,6 +297,19 @@ def _router(coordinator: Coordinator) -> APIRouter:
     ) -> list[dict[str, Any]]:
         """List what was changed, by whom and when, the latest first."""
         return database.read(lambda c: _store.audit_page(c, before, limit))
+
+    @router.post("/servers/{name}/drain", tags=["servers"])
+    def drain_server(name: str, request: Request, who: Who = operator) -> dict[str, Any]:
+        """Ask a shuffle server to leave: it ends when other servers have copies of its rows."""
+        drain = request.app.state.drain
+        if drain is None:
+            raise KeyError("no server is known: give the coordinator --servers URL")
+        try:
+            drain(name)
+        except OSError as error:
+            raise HTTPException(503, f"{name} was not asked to leave: {error}") from None
+        coordinator.note(who.name, "server drained", name)
+        return {}
 
     @router.get("/overview", dependencies=[viewer], tags=["overview"])
     def overview(hours: int = Query(24, ge=1, le=24 * 31)) -> list[dict[str, Any]]:

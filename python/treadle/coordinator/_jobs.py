@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from typing import Any
 
 __all__ = ["LONGEST", "Job", "is_text", "pattern_of"]
@@ -76,7 +77,7 @@ class Job:
         """The name that all runs of this job have in common."""
         return pattern_of(self.name)
 
-    @property
+    @cached_property
     def recurring(self) -> str:
         """What identifies the recurring job. The version is no part: an upgrade does not end its history."""
         same = (self.cluster, self.queue, self.user, self.engine, self.pattern)

@@ -66,6 +66,23 @@ class Servers:
         with Service(self._url, timeout=_SECONDS, **self._credentials) as service:
             return list(service.state()["servers"])
 
+    def drain(self, name: str) -> None:
+        """Ask a server to leave. It ends when other servers have copies of its rows.
+
+        Raises
+        ------
+        OSError
+            The registry does not answer.
+        KeyError
+            There is no such server.
+        """
+        from treadle.shuffle import Service
+
+        if name not in [one.get("name") for one in self.servers()]:
+            raise KeyError(f"there is no server {name}")
+        with Service(self._url, timeout=_SECONDS, **self._credentials) as service:
+            service.drain(name)
+
     def servers(self) -> list[dict[str, Any]]:
         """Return what each server said."""
         found = self._found
@@ -101,7 +118,14 @@ class LogFolders:
                 try:
                     self._coordinator.observed(read_log(path))
                 except (ValueError, OSError) as error:
-                    _logger.warning("%s is not read: %s", path, error)
+                    # One that was just begun may be empty.
+                    is_new = path.name.endswith(".inprogress")
+                    _logger.log(
+                        logging.DEBUG if is_new else logging.WARNING,
+                        "%s is not read: %s",
+                        path,
+                        error,
+                    )
                 self._read[path] = stamp
             # Logs that are gone are forgotten.
             for path in [one for one in self._read if one.parent == folder and one not in there]:

@@ -452,6 +452,11 @@ class Coordinator:
 
         self.database.write_now(write)
 
+    def note(self, who: str, what: str, subject: str) -> None:
+        """Write a line of the audit log about what was done elsewhere."""
+        now = self._clock()
+        self.database.write_now(lambda c: _store.note(c, now, who, what, subject[:200]))
+
     def close_alert(self, number: int, who: str) -> None:
         """Close an alert."""
 

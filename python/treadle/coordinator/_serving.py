@@ -88,7 +88,12 @@ def serve(options: Options) -> None:
             looks.append(LogFolders(options.logs, coordinator).look)
         looks.append(lambda: coordinator.forget(options.keep_days))
         stack.callback(Poller(options.poll, looks).close)
-        app = app_of(coordinator, access, servers=servers.servers if servers else list)
+        app = app_of(
+            coordinator,
+            access,
+            servers=servers.servers if servers else list,
+            drain=servers.drain if servers else None,
+        )
         add_pages(app)
         listener = socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -62,6 +62,8 @@ RUNNING, FINISHED, FAILED = "running", "finished", "failed"
 # Of a run that nobody has reported the end of.
 SILENT = "silent"
 # A job that has not told its end for so many seconds takes no room any more.
+# Names that begin in one way.
+_MANY = 20_000
 _PROMISED_FOR = 24 * 3600.0
 _JOB_FIELDS = ("cluster", "queue", "user", "name", "engine", "version")
 
@@ -184,14 +186,33 @@ def _rule(row: Mapping[str, Any]) -> Rule:
 # Jobs
 
 
+# Statements of each decision are built once.
+_INSERT_JOB = jobs.insert()
+_JOB = sa.select(jobs).where(jobs.c.id == sa.bindparam("which"))
+_RECURRING = sa.select(recurring.c.history, recurring.c.tuning).where(
+    recurring.c.key == sa.bindparam("which")
+)
+_COUNT_RUN = (
+    recurring.update()
+    .where(recurring.c.key == sa.bindparam("which"))
+    .values(last=sa.bindparam("at"), runs=recurring.c.runs + 1)
+)
+_SUMS = ("jobs", "ended", "failed", "fell_back", "bytes")
+_COUNT_HOUR = (
+    hours.update()
+    .where(hours.c.hour == sa.bindparam("at_hour"), hours.c.verdict == sa.bindparam("of_verdict"))
+    .values({name: hours.c[name] + sa.bindparam(f"more_{name}") for name in _SUMS})
+)
+
+
 def new_job(connection: sa.Connection, values: Mapping[str, Any]) -> None:
     """Write a run of a job with its decision."""
-    connection.execute(jobs.insert().values(**values))
+    connection.execute(_INSERT_JOB, dict(values))
 
 
 def job_of(connection: sa.Connection, identity: str) -> dict[str, Any] | None:
     """Return a run by its id."""
-    row = connection.execute(sa.select(jobs).where(jobs.c.id == identity)).mappings().first()
+    row = connection.execute(_JOB, {"which": identity}).mappings().first()
     return None if row is None else dict(row)
 
 
@@ -203,11 +224,11 @@ def update_job(connection: sa.Connection, identity: str, values: Mapping[str, An
 def count_in_hour(connection: sa.Connection, at: float, verdict: str, **counts: int) -> None:
     """Add to the sums of an hour."""
     hour = int(at // 3600)
-    same = sa.and_(hours.c.hour == hour, hours.c.verdict == verdict)
-    added = {name: hours.c[name] + count for name, count in counts.items()}
-    if connection.execute(hours.update().where(same).values(**added)).rowcount == 0:
-        none = dict.fromkeys(("jobs", "ended", "failed", "fell_back", "bytes"), 0)
-        connection.execute(hours.insert().values(hour=hour, verdict=verdict, **{**none, **counts}))
+    more = {f"more_{name}": counts.get(name, 0) for name in _SUMS}
+    found = connection.execute(_COUNT_HOUR, {"at_hour": hour, "of_verdict": verdict, **more})
+    if found.rowcount == 0:
+        none = dict.fromkeys(_SUMS, 0)
+        connection.execute(hours.insert(), {"hour": hour, "verdict": verdict, **none, **counts})
 
 
 def overview(connection: sa.Connection, since: float) -> list[dict[str, Any]]:
@@ -238,10 +259,7 @@ def jobs_page(
     if before is not None:
         query = query.where(jobs.c.number < before)
     if name:
-        # Each database has one form that its index serves.
-        begins = jobs.c.name.startswith(name, autoescape=True)
-        in_range = sa.and_(jobs.c.name >= name, jobs.c.name < name + "\U0010ffff")
-        query = query.where(in_range if connection.dialect.name == "sqlite" else begins)
+        query = query.where(_begins(connection, name))
     if user:
         query = query.where(jobs.c.user == user)
     if state:
@@ -249,6 +267,24 @@ def jobs_page(
     if verdict:
         query = query.where(jobs.c.verdict == verdict)
     return _rows(connection, query)
+
+
+def _begins(connection: sa.Connection, name: str) -> sa.ColumnElement[bool]:
+    """Return whether a name begins so, in the form that the index serves.
+
+    Where very many names begin so, the latest ones are found sooner without that index: SQLite does not know how many
+    there are.
+    """
+    if connection.dialect.name != "sqlite":
+        return jobs.c.name.startswith(name, autoescape=True)
+    end = name + "\U0010ffff"
+    in_range = sa.and_(jobs.c.name >= name, jobs.c.name < end)
+    some = sa.select(jobs.c.number).where(in_range).limit(_MANY).subquery()
+    count = connection.execute(sa.select(sa.func.count()).select_from(some)).scalar() or 0
+    if count < _MANY:
+        return in_range
+    text = jobs.c.name.concat("")
+    return sa.and_(text >= name, text < end)
 
 
 def runs_of(connection: sa.Connection, key: str, limit: int) -> list[dict[str, Any]]:
@@ -301,8 +337,7 @@ def measures_of(connection: sa.Connection, identity: str) -> Any:
 
 def recurring_of(connection: sa.Connection, key: str) -> tuple[History, Tuning] | None:
     """Return what is remembered of a recurring job."""
-    query = sa.select(recurring.c.history, recurring.c.tuning).where(recurring.c.key == key)
-    row = connection.execute(query).first()
+    row = connection.execute(_RECURRING, {"which": key}).first()
     return None if row is None else (History.of(row[0]), Tuning.of(row[1]))
 
 
@@ -324,9 +359,7 @@ def keep_recurring(
 
 def count_run(connection: sa.Connection, job: Job, at: float) -> None:
     """Count a run of a recurring job, which is made when it is the first."""
-    same = recurring.c.key == job.recurring
-    counted = recurring.update().where(same).values(last=at, runs=recurring.c.runs + 1)
-    if connection.execute(counted).rowcount == 0:
+    if connection.execute(_COUNT_RUN, {"which": job.recurring, "at": at}).rowcount == 0:
         keep_recurring(connection, job, History(), Tuning(), at, 1)
 
 

@@ -21,7 +21,7 @@ DISEASE = {
     "spark.sql.files.openCostInBytes": "1k",
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "64k",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
-    "spark.sql.shuffle.partitions": "200",
+    "spark.sql.shuffle.partitions": "40",
 }
 APPLICATION = """
 import sys
@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession, functions as F
 
 spark = SparkSession.builder.getOrCreate()
 if sys.argv[1] == "make":
-    frame = spark.range(0, 4_000_000, 1, 2).withColumn("k", F.hash("id") % 20_000)
+    frame = spark.range(0, 800_000, 1, 2).withColumn("k", F.hash("id") % 20_000)
     frame.write.option("parquet.block.size", 131072).parquet(sys.argv[2])
 else:
     frame = spark.read.parquet(sys.argv[2])

@@ -138,8 +138,15 @@ def test_decisions_survive_the_process(tmp_path: Path) -> None:
     one.rule()
     told = one.decide("x")
     one.coordinator.close()
-    other = Served(url)
+    assert (tmp_path / "c.db").stat().st_mode & 0o077 == 0
+    other, third = Served(url), Served(url)
     assert other.decide("x") == told
+    # Two processes of one database have the same rules soon.
+    third.rule(name="s")
+    other.coordinator.refresh()
+    assert len(other.coordinator.rules) == 2
+    third.coordinator.close()
+    other.operator.delete("/api/rules/2")
     assert [rule.name for rule in other.coordinator.rules] == ["r"]
     other.coordinator.close()
 

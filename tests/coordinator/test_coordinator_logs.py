@@ -13,7 +13,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treadle.coordinator._diagnosis import Finding, diagnose
+from treadle.coordinator._diagnosis import GROUP, Finding, diagnose, rules
 from treadle.coordinator._event_files import logs_in, read_log
 from treadle.coordinator._event_log import read_application
 from treadle.coordinator._measures import Application
@@ -132,8 +132,10 @@ def test_an_unknown_compression_is_named(tmp_path: Path) -> None:
 @settings(max_examples=40, deadline=None)
 def test_damaged_lines_are_skipped(data) -> None:
     lines = text_of("retries").splitlines()
+    # Without the line that names the application, there is none.
+    others = [at for at, line in enumerate(lines) if "ApplicationStart" not in line]
     for _ in range(5):
-        at = data.draw(st.integers(2, len(lines) - 1))
+        at = data.draw(st.sampled_from(others))
         cut = data.draw(st.integers(0, len(lines[at])))
         lines[at] = lines[at][:cut] + data.draw(st.text(max_size=5)) + lines[at][cut + 1 :]
     app = read_application(lines)
@@ -273,6 +275,29 @@ def test_a_rule_that_fails_is_left_out() -> None:
             return Finding("finds", "e", "x", 1.0)
 
     assert [one.rule for one in diagnose(Application(), [Fails(), Finds()])] == ["finds"]
+
+
+def test_other_packages_add_rules(tmp_path: Path, monkeypatch) -> None:
+    """One that cannot be imported is left out."""
+    (tmp_path / "our_rules.py").write_text(
+        "from treadle.coordinator._diagnosis import Finding\n"
+        "class Named:\n"
+        "    name = 'ours'\n"
+        "    def look(self, app):\n"
+        "        return Finding('ours', 'seen', 'better', 0.5)\n"
+    )
+    folder = tmp_path / "our_rules-1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: our-rules\nVersion: 1\n")
+    (folder / "entry_points.txt").write_text(
+        f"[{GROUP}]\nours = our_rules:Named\ngone = no_such_module:X\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    rules.cache_clear()
+    try:
+        assert [one.rule for one in diagnose(read_log(LOGS / "healthy.zstd"))] == ["ours"]
+    finally:
+        rules.cache_clear()
 
 
 def test_a_folder_of_logs_becomes_jobs_with_measures(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import secrets
 import stat
 import time
@@ -171,11 +170,3 @@ def _is_own_page(headers: Mapping[str, str]) -> bool:
     origin = headers.get("origin", "")
     host = headers.get("host", "")
     return origin.partition("://")[2] == host or headers.get("sec-fetch-site") == "same-origin"
-
-
-def write_token(path: Path, token: str) -> None:
-    """Write a token to a file that its owner alone can read."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(token + "\n")

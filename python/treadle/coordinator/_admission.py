@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Admission", "Forecast", "Room", "admit", "forecast", "large_from"]
+__all__ = ["Admission", "Forecast", "Room", "admit", "forecast"]
 
 # Runs that count, and how much more than the largest of most of them a run may push.
 _RUNS = 20
@@ -15,8 +15,6 @@ _MARGIN = 1.2
 _KEPT_FREE = 0.1
 # A job of which nothing is known may take part as long as this share is free.
 _FREE_FOR_UNKNOWN = 0.25
-# A job that takes this share of all free room is large: it is spread, and not beside another large one.
-_LARGE = 0.1
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,6 @@ class Admission:
 
     copies: int
     reason: str
-    is_large: bool = False
 
 
 def forecast(pushed: Sequence[int]) -> Forecast:
@@ -52,11 +49,6 @@ def forecast(pushed: Sequence[int]) -> Forecast:
         return Forecast(None, 0)
     at = min(len(recent) - 1, int(_QUANTILE * len(recent)))
     return Forecast(int(recent[at] * _MARGIN), len(recent))
-
-
-def large_from(room: Room | None) -> int | None:
-    """Return from how many bytes a job is large."""
-    return None if room is None else int(room.total_bytes * _LARGE)
 
 
 def admit(
@@ -73,14 +65,13 @@ def admit(
         if room.free_bytes - promised >= room.total_bytes * _FREE_FOR_UNKNOWN:
             return Admission(copies, "no run of it is known, and the servers have room")
         return Admission(0, "no run of it is known, and the servers are short of room")
-    large = expected.bytes >= room.total_bytes * _LARGE
     size, left = _size(expected.bytes), _size(free)
     for number in range(copies, 0 if fewer_copies else copies - 1, -1):
         if expected.bytes * number <= free:
             fewer = "" if number == copies else " in one copy, which its rule permits"
-            return Admission(number, f"{size} are expected{fewer}, {left} are free", large)
+            return Admission(number, f"{size} are expected{fewer}, {left} are free")
     twice = " in two copies" if copies > 1 else ""
-    return Admission(0, f"{size} are expected{twice}, and only {left} are free", large)
+    return Admission(0, f"{size} are expected{twice}, and only {left} are free")
 
 
 def _size(number: float) -> str:

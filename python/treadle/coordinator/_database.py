@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -37,6 +38,9 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self.is_sqlite = url.startswith("sqlite")
+        if self.is_sqlite and (path := sa.make_url(url).database):
+            # Names and errors of jobs are in it.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         options: dict[str, Any] = {"pool_pre_ping": not self.is_sqlite}
         if self.is_sqlite:
             options["connect_args"] = {"check_same_thread": False, "timeout": _LOCK_MS / 1000}

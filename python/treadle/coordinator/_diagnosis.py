@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import entry_points
@@ -452,8 +452,3 @@ _BUILT_IN: tuple[Callable[[], Rule], ...] = (
     SmallPartitions, LargePartitions, SmallSplits, Skew, Spill, FewTasks, GarbageCollection,
     IdleExecutors, BroadcastInstead, FailedTasks, BlockedReads, TooManyTasks,
 )  # fmt: skip
-
-
-def names() -> Iterator[str]:
-    """Yield the names of all rules."""
-    yield from (one.name for one in rules())

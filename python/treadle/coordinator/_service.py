@@ -330,6 +330,11 @@ class Coordinator:
         """The present rules, in their order."""
         return self._rules[0]
 
+    def refresh(self) -> None:
+        """Read the rules anew: another coordinator of the same database may have changed them."""
+        with self._lock:
+            self._rules = self.database.read(_rules_of)
+
     @property
     def is_on(self) -> bool:
         """The switch for all."""

@@ -86,6 +86,7 @@ def serve(options: Options) -> None:
         stack.callback(coordinator.close)
         if options.logs:
             looks.append(LogFolders(options.logs, coordinator).look)
+        looks.append(coordinator.refresh)
         looks.append(lambda: coordinator.forget(options.keep_days))
         stack.callback(Poller(options.poll, looks).close)
         app = app_of(

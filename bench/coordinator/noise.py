@@ -10,20 +10,26 @@ import random
 import sys
 from collections.abc import Callable
 
-from treadle.coordinator._statistics import FEWEST_BEFORE, compare
+from treadle.coordinator._statistics import FEWEST_BEFORE
+from treadle.coordinator._tuning import Proposal, Tuning
 
 MEAN = 600.0
+PROPOSAL = Proposal("bench", "spark.sql.shuffle.partitions", 200.0, 400.0, "")
 
 
 def decided(rng: random.Random, noise: float, ratio: float, before: int) -> tuple[str, int]:
-    """Run until it is decided; return the verdict and the number of runs."""
-    old = [MEAN * math.exp(rng.gauss(0, noise)) for _ in range(before)]
-    new: list[float] = []
-    while True:
-        new.append(MEAN * ratio * math.exp(rng.gauss(0, noise)))
-        told = compare(old, new)
-        if told.verdict != "wait":
-            return told.verdict, len(new)
+    """Have a change tried after so many runs; return what became of it, and after how many runs."""
+    tuning = Tuning("apply")
+    for _ in range(before):
+        tuning.ended(MEAN * math.exp(rng.gauss(0, noise)), 0, 0.0)
+    change = tuning.proposed([PROPOSAL], 0.0)
+    assert change is not None
+    runs = 0
+    while change.state == "trying":
+        _, number = tuning.settings(0.0)
+        tuning.ended(MEAN * (ratio if number else 1.0) * math.exp(rng.gauss(0, noise)), number, 0.0)
+        runs += 1
+    return change.state, runs
 
 
 def line(name: str, count: int, wanted: str, ratio: Callable[[float], float], seed: int) -> None:
@@ -45,19 +51,19 @@ def line(name: str, count: int, wanted: str, ratio: Callable[[float], float], se
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     print(f"{'effect':34}{'before':>8}{'verdict':>12}{'share':>10}{'runs':>8}{'in 2 runs':>12}")
-    line("none", count, "keep", lambda _: 1.0, 1)
+    line("none", count, "kept", lambda _: 1.0, 1)
     for times in (1.0, 1.5, 2.0, 3.0):
         line(
             f"faster by {times:g} x the noise",
             count,
-            "keep",
+            "kept",
             lambda noise, t=times: math.exp(-t * noise),
             2,
         )
     for share in (0.1, 0.2, 0.3, 0.5):
-        line(f"faster by {100 * share:.0f} %", count, "keep", lambda _, s=share: 1 - s, 3)
+        line(f"faster by {100 * share:.0f} %", count, "kept", lambda _, s=share: 1 - s, 3)
     for share in (0.1, 0.5, 1.0):
-        line(f"slower by {100 * share:.0f} %", count, "roll back", lambda _, s=share: 1 + s, 4)
+        line(f"slower by {100 * share:.0f} %", count, "rolled back", lambda _, s=share: 1 + s, 4)
 
 
 if __name__ == "__main__":

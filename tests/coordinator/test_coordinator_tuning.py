@@ -192,6 +192,27 @@ def test_runs_without_the_change_do_not_count_for_it() -> None:
     assert change.state == "trying"
 
 
+def test_runs_with_and_without_the_change_take_turns_if_the_history_is_short() -> None:
+    """A change that helps a little is found although only three runs were there before it."""
+    rng = random.Random(11)
+    kept = 0
+    for _ in range(40):
+        tuning = Tuning("apply")
+        for _ in range(FEWEST_BEFORE):
+            tuning.ended(100 * math.exp(rng.gauss(0, 0.1)), 0, 0.0)
+        change = tuning.proposed([PROPOSAL], 0.0)
+        numbers = []
+        while change.state == "trying":
+            _, number = tuning.settings(0.0)
+            numbers.append(number)
+            tuning.ended(100 * math.exp(rng.gauss(-0.2 if number else 0.0, 0.1)), number, 0.0)
+        assert numbers[:3] == [1, 1, 1]
+        assert numbers[3:7] == [0, 1, 0, 1][: len(numbers) - 3]
+        assert len(numbers) <= MOST_AFTER + 10
+        kept += change.state == "kept"
+    assert kept >= 36
+
+
 def test_modes_windows_and_short_histories_hold_changes_back() -> None:
     window = Window(0.0, 10.0, "end of the quarter")
     assert tuned("watch").proposed([PROPOSAL], 1.0) is None

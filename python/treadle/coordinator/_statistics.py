@@ -9,10 +9,12 @@ from dataclasses import dataclass
 
 from treadle.coordinator._watching import LEAST_NOISE
 
-__all__ = ["FEWEST_BEFORE", "MOST_AFTER", "Comparison", "compare"]
+__all__ = ["ENOUGH_BEFORE", "FEWEST_BEFORE", "MOST_AFTER", "Comparison", "compare"]
 
-# Runs without the change before it is tried: they show the noise.
-FEWEST_BEFORE = 8
+# Runs without the change before it is tried. They show the noise; more of them are made while it is tried.
+FEWEST_BEFORE = 3
+# Runs of either kind after which more runs without the change add little.
+ENOUGH_BEFORE = 10
 _MOST_BEFORE = 30
 # After so many runs it is decided.
 MOST_AFTER = 12
@@ -69,6 +71,9 @@ def compare(before: Sequence[float], after: Sequence[float]) -> Comparison:
 
 def _trimmed(values: list[float]) -> list[float]:
     """Pull outliers in to three deviations: one run during an outage must not hide an effect."""
+    # Of few values nobody knows which one is an outlier.
+    if len(values) < ENOUGH_BEFORE:
+        return values
     middle = statistics.median(values)
     spread = 1.4826 * statistics.median(abs(one - middle) for one in values)
     if spread == 0:

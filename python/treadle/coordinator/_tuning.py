@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from treadle.coordinator._statistics import FEWEST_BEFORE, Comparison, compare
+from treadle.coordinator._statistics import ENOUGH_BEFORE, FEWEST_BEFORE, Comparison, compare
 
 __all__ = ["LIMITS", "MODES", "Change", "Proposal", "Tuning", "Window"]
 
@@ -122,7 +122,8 @@ class Tuning:
     def settings(self, now: float, windows: Sequence[Window] = ()) -> tuple[dict[str, str], int]:
         """Return the settings of the next run, and the number of the change that it tries; 0: none.
 
-        In a window, what is tried pauses, and what was kept stays.
+        In a window, what is tried pauses, and what was kept stays. After the first runs of a trial, runs with and
+        without the change take turns: what else differs between last week and this one is no effect of it.
         """
         found = {
             one.parameter: _text(one.parameter, one.new)
@@ -130,7 +131,11 @@ class Tuning:
             if one.state == "kept"
         }
         change = self.trying
-        if change is None or any(one.begins <= now < one.ends for one in windows):
+        if (
+            change is None
+            or _is_without(change)
+            or any(one.begins <= now < one.ends for one in windows)
+        ):
             return found, 0
         return {**found, change.parameter: _text(change.parameter, change.new)}, change.number
 
@@ -184,6 +189,8 @@ class Tuning:
         if tried is None or tried.number != change:
             if not failed and change == 0:
                 self.recent = [*self.recent, duration][-30:]
+                if tried is not None:
+                    tried.before.append(duration)
             return None
         if failed:
             return self._decide(tried, "rolled back", "a run with it failed", now)
@@ -228,6 +235,12 @@ class Tuning:
         in_force = [one for one in self.changes if one.state in ("kept", "trying", "proposed")]
         others = [one for one in self.changes if one not in in_force][-_KEPT_CHANGES:]
         self.changes = sorted([*others, *in_force], key=lambda one: one.number)
+
+
+def _is_without(change: Change) -> bool:
+    """Return whether the next run of a trial is one without the change."""
+    before, after = len(change.before), len(change.after)
+    return after >= FEWEST_BEFORE and before < ENOUGH_BEFORE and before <= after
 
 
 def _text(parameter: str, value: float) -> str:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any
 
 from treadle.coordinator._jobs import Job, is_text
@@ -110,24 +111,29 @@ class Rule:
         after_begin = self.begins is None or now >= self.begins
         return self.is_on and after_begin and (self.ends is None or now < self.ends)
 
+    @cached_property
+    def _lists(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """The lists that are not empty, each with the field of a job that it is about."""
+        return tuple((field, found) for name, field in _FIELDS if (found := getattr(self, name)))
+
     def matches(self, job: Job) -> bool:
         """Return whether the lists take a job; its share is another question."""
-        return (
-            _any(self.clusters, job.cluster)
-            and _any(self.queues, job.queue)
-            and _any(self.users, job.user)
-            and _any(self.names, job.name)
-            and _any(self.engines, job.engine)
-            and (not self.versions or any(version_matches(v, job.version) for v in self.versions))
-            and not (self.except_users and _any(self.except_users, job.user))
-            and not (self.except_names and _any(self.except_names, job.name))
-        )
+        for name, patterns in self._lists:
+            if not _any(patterns, getattr(job, name)):
+                return False
+        if self.versions and not any(version_matches(one, job.version) for one in self.versions):
+            return False
+        return not (_any(self.except_users, job.user) or _any(self.except_names, job.name))
 
     def takes(self, job: Job, now: float) -> bool:
         """Return whether it decides about a job at this time."""
         return self.is_current(now) and self.matches(job) and in_share(job, self.id, self.percent)
 
 
+_FIELDS = (
+    ("clusters", "cluster"), ("queues", "queue"), ("users", "user"), ("names", "name"),
+    ("engines", "engine"),
+)  # fmt: skip
 _LISTS = ("clusters", "queues", "users", "names", "engines", "versions", "except_users", "except_names")  # fmt: skip
 
 
@@ -200,7 +206,7 @@ def version_matches(text: str, version: str) -> bool:
 
 
 def _any(patterns: Sequence[str], value: str) -> bool:
-    return not patterns or any(fnmatchcase(value, one) for one in patterns)
+    return any(fnmatchcase(value, one) for one in patterns)
 
 
 def _patterns(name: str, values: Any) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo run-demo example-datafusion wheels test test-rust test-python test-wheels test-pythons test-registries test-remote test-container test-yarn test-ray test-tensors test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-scaling bench-builds bench-readme \
+.PHONY: help demo run-demo example-datafusion wheels test test-rust test-python test-wheels test-pythons test-registries test-remote test-coordinator test-container test-yarn test-ray test-tensors test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-coordinator bench-scaling bench-builds bench-readme \
 	test-races fuzz soak lines \
 	build build-optimised lint fmt lock clean check-python check-cargo
 
@@ -67,6 +67,10 @@ test-python: $(BUILT) ## run the tests of the Python package (ARGS: pytest's)
 
 test-registries: $(BUILT) ## run the tests with etcd and ZooKeeper; needs Go, Java and Maven (ARGS: names of cases)
 	$(VENV_PY) tests/registries.py $(ARGS)
+
+test-coordinator: $(BUILT) ## run the tests of the coordinator, with 3,000,000 jobs in its database at the end
+	$(VENV_PY) -m pytest tests/coordinator $(ARGS)
+	$(VENV_PY) bench/coordinator/load.py
 
 test-remote: $(BUILT) ## run the tests of remote stores against an S3-compatible server and HDFS; needs a JDK and Maven
 	$(VENV_PY) tests/remote.py $(ARGS)
@@ -144,6 +148,10 @@ bench-shuffle: $(OPTIMISED) ## measure shuffles of Dask beside distributed's and
 bench-service: $(OPTIMISED) ## measure the stand-alone shuffle service beside a C program
 	$(VENV_PY) bench/service/run.py $(ARGS)
 
+bench-coordinator: $(BUILT) ## count what the coordinator's test of changes keeps and finds; measure its pages and decisions
+	$(VENV_PY) bench/coordinator/noise.py $(ARGS)
+	$(VENV_PY) bench/coordinator/load.py
+
 bench-hosting: $(OPTIMISED) ## measure Treadle inside a Dask cluster (FRISKY_PYTHON: an interpreter with the peer)
 	$(VENV_PY) bench/hosting/run.py $(ARGS)
 
@@ -190,7 +198,7 @@ fmt: $(INSTALLED) ## format the Rust and Python sources
 lock: $(INSTALLED) ## write the lock files anew from pyproject.toml (ARGS=--upgrade for newer releases)
 	$(VENV_PY) -m pip install --quiet uv==0.13.9
 	set -e; for lock in bootstrap dev demo image peers guides tensors coiled pythons oldest; do \
-		case $$lock in dev) from="--extra demo --extra cluster --extra ipython --group dev pyproject.toml";; \
+		case $$lock in dev) from="--extra demo --extra cluster --extra ipython --extra coordinator --group dev pyproject.toml";; \
 			demo) from="-c requirements/dev.lock --extra demo --extra cluster --group build pyproject.toml";; image) from="-c requirements/dev.lock --extra cluster pyproject.toml requirements/image.in";; peers|guides|tensors|pythons) from="-c requirements/dev.lock requirements/$$lock.in";; oldest) from="--no-deps requirements/oldest.in";; *) from=requirements/$$lock.in;; esac; \
 		$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
 			--no-emit-index-url --custom-compile-command "make lock" $(ARGS) \

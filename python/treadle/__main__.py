@@ -13,6 +13,7 @@ import click
 _COMMANDS = {
     "bench": "treadle.cli._bench_transfer",
     "certs": "treadle.cli._certs",
+    "coordinator": "treadle.cli._coordinator",
     "demo": "treadle.demo.cli",
     "probe": "treadle.cli._probe",
     "scheduler": "treadle.cli._scheduler",
@@ -20,6 +21,7 @@ _COMMANDS = {
     "shuffle-master": "treadle.cli._shuffle_service",
     "shuffle-registry": "treadle.cli._shuffle_registry",
     "shuffle-server": "treadle.cli._shuffle_service",
+    "spark-submit": "treadle.cli._spark_submit",
     "template": "treadle.cli._template",
     "worker": "treadle.cli._worker",
 }

@@ -141,6 +141,9 @@ class Connected(Waiting):
             kwargs["memory_limit"] = memory_limit
         #: As given; what it comes to is `shuffle_servers`.
         self._shuffle_servers = shuffle_servers
+        #: What a coordinator said, in a tuple. It decides about the whole job: clients of its workers do not ask.
+        self._decided: tuple[str | None] | None = (None,) if name == "worker" else None
+        self._asking = threading.Lock()
         if isinstance(shuffle_servers, int) and shuffle_servers:
             kwargs["shuffle_servers"] = shuffle_servers
         # A loop that the parent's threads ran would never answer.
@@ -203,10 +206,23 @@ class Connected(Waiting):
             given = getattr(self.cluster, "shuffle_servers", None)
         if given is None:
             given = dask.config.get("treadle.shuffle.servers", None)
+        if given is None:
+            given = self._decided_servers()
         if isinstance(given, int):
             # Servers of the cluster that the client has started.
             given = getattr(self.cluster, "shuffle_servers", None) if given else None
         return given or None
+
+    def _decided_servers(self) -> str | None:
+        """Ask the coordinator that is configured, once for this client."""
+        if not dask.config.get("treadle.coordinator.url", None):
+            return None
+        with self._asking:
+            if self._decided is None:
+                from treadle.coordinator._settings import shuffle_servers
+
+                self._decided = (shuffle_servers(),)
+            return self._decided[0]
 
     def why_not_served(self) -> str | None:
         """Return why the shuffle servers cannot take a shuffle, if there are any; None: they can."""

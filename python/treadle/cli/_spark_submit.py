@@ -1,0 +1,126 @@
+"""The command ``treadle spark-submit``: ``spark-submit``, with what a coordinator decides."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from treadle.coordinator._asking import Answer, ask
+from treadle.coordinator._settings import configured, user
+from treadle.coordinator._spark_submit import MANAGER, Submission, parse, with_settings
+
+__all__ = ["spark_submit"]
+
+
+class _AsItIs(click.Command):
+    """All arguments are those of another program."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        context.params["arguments"] = tuple(args)
+        return []
+
+    def collect_usage_pieces(self, _context: click.Context) -> list[str]:
+        return ["[ARGUMENTS OF SPARK-SUBMIT]..."]
+
+
+@click.command("spark-submit", cls=_AsItIs, add_help_option=False)
+def spark_submit(arguments: tuple[str, ...]) -> None:
+    """Run spark-submit, with the settings that a coordinator decides about.
+
+    Takes the arguments of spark-submit, all of them, and asks the coordinator of `treadle.coordinator.url` in
+    Dask's configuration (DASK_TREADLE__COORDINATOR__URL). Settings that you give stay as they are. A shuffle manager
+    that you name is used. Without an answer within two seconds, the job is submitted as it is, and a line says so.
+
+    The program is that of SPARK_HOME, or the first spark-submit in PATH.
+    """
+    program = _program()
+    replaced = [program, *_decided(arguments)]
+    try:
+        os.execv(program, replaced)
+    except OSError as error:
+        raise click.ClickException(f"{program} cannot be run: {error.strerror}") from None
+
+
+def _program() -> str:
+    home = os.environ.get("SPARK_HOME")
+    found = f"{home}/bin/spark-submit" if home else shutil.which("spark-submit")
+    if not found or not os.access(found, os.X_OK):
+        raise click.ClickException("there is no spark-submit: set SPARK_HOME, or add it to PATH")
+    return found
+
+
+def _decided(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with what was decided; a line on standard error says what that is."""
+    told = configured()
+    submission = parse(arguments)
+    if told is None or not submission.is_job:
+        if told is None and submission.is_job:
+            click.echo(
+                "treadle: submitted as it is: treadle.coordinator.url is not configured", err=True
+            )
+        return list(arguments)
+    try:
+        home = os.environ.get("SPARK_HOME")
+        conf = os.environ.get("SPARK_CONF_DIR")
+        given = submission.given(Path(home) if home else None, Path(conf) if conf else None)
+        job = _job(submission, given, told.cluster, told.queue)
+        answer = ask(
+            told.url,
+            job,
+            manager=given.get(MANAGER, ""),
+            names=submission.fixed(),
+            tunable=given.keys() - submission.fixed(),
+            token_file=told.token_file,
+        )
+    except (OSError, ValueError) as error:
+        answer = Answer(reason=f"the settings could not be read: {error}")
+    if not answer.id:
+        click.echo(f"treadle: submitted as it is: {answer.reason}", err=True)
+        return list(arguments)
+    where = "on the shuffle service" if answer.uses_service else "on stock shuffle"
+    click.echo(f"treadle: {where}: {answer.reason} (decision {answer.id})", err=True)
+    added = {name: text for name, text in answer.settings.items() if name not in given}
+    # Tuning may replace what the user gives, which Spark would prefer otherwise.
+    replaced = {name: text for name, text in answer.settings.items() if name in given}
+    return with_settings(arguments, {**added, "spark.treadle.decision": answer.id}, replaced)
+
+
+def _job(
+    submission: Submission, given: Mapping[str, str], cluster: str, queue: str
+) -> dict[str, str]:
+    of_spark = given.get("spark.yarn.queue") or given.get("spark.kubernetes.namespace")
+    found = {
+        "cluster": given.get("spark.treadle.cluster", cluster),
+        "queue": of_spark or queue,
+        "user": submission.options.get("--proxy-user")
+        or os.environ.get("HADOOP_USER_NAME")
+        or user(),
+        "name": submission.name(given),
+        "engine": "spark",
+        "version": _version(),
+    }
+    return {name: text[:400] for name, text in found.items()}
+
+
+def _version() -> str:
+    """Return Spark's version, from what its distributions have; empty: nobody knows."""
+    home = os.environ.get("SPARK_HOME")
+    if home:
+        try:
+            words = Path(home, "RELEASE").read_text().split()
+        except OSError:
+            words = []
+        if len(words) > 1 and words[0] == "Spark":
+            return words[1]
+        for jar in Path(home, "jars").glob("spark-core_*.jar"):
+            return jar.stem.rpartition("-")[2]
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("pyspark")
+    except PackageNotFoundError:
+        return ""

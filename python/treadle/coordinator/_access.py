@@ -1,0 +1,172 @@
+"""Who may do what: roles, tokens, and the headers of a reverse proxy."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import stat
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["ROLES", "Access", "Who", "read_tokens"]
+
+# Each may do what those before it may. A job asks and reports, and sees nothing.
+ROLES = ("job", "viewer", "operator")
+COOKIE = "treadle_session"
+_MOST_SESSIONS = 10_000
+_SESSION_SECONDS = 12 * 3600.0
+_SAFE = ("GET", "HEAD", "OPTIONS")
+
+
+@dataclass(frozen=True)
+class Who:
+    """Who asks."""
+
+    name: str
+    role: str
+    by_cookie: bool = False
+    """A browser sends it by itself: changes need to come from our own page."""
+
+    def may(self, role: str) -> bool:
+        """Return whether the role is enough."""
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+
+def read_tokens(path: Path) -> dict[str, Who]:
+    """Return whose tokens a file has, by their hashes: lines of ROLE NAME TOKEN.
+
+    Raises
+    ------
+    ValueError
+        Others can read the file, or a line is malformed. No token is in the message.
+    """
+    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        raise ValueError(f"{path} can be read by others: chmod 600 {path}")
+    found = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        parts = line.split()
+        if len(parts) != 3 or parts[0] not in ROLES or len(parts[2]) < 16:
+            raise ValueError(
+                f"{path}, line {number}: write ROLE NAME TOKEN, with a role of {', '.join(ROLES)} "
+                "and a token of at least 16 characters"
+            )
+        found[_hash(parts[2])] = Who(parts[1], parts[0])
+    return found
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class Access:
+    """Finds out who asks.
+
+    Parameters
+    ----------
+    tokens
+        What :func:`read_tokens` returns; None: this machine alone is served, and whoever is on it may ask and report.
+    proxy_header
+        The header with the user's name, which is believed of ``proxies`` alone.
+    operators
+        The users of the header who may change things; the others may look.
+    hosts
+        What ``Host`` may be besides addresses of this machine: a page of another site cannot ask in its name.
+    """
+
+    def __init__(
+        self,
+        tokens: Mapping[str, Who] | None = None,
+        *,
+        proxy_header: str | None = None,
+        proxies: Iterable[str] = (),
+        operators: Iterable[str] = (),
+        hosts: Iterable[str] = (),
+    ) -> None:
+        self._tokens = dict(tokens or {})
+        self._open_to_jobs = tokens is None
+        self._proxy_header = proxy_header.lower() if proxy_header else None
+        self._proxies = frozenset(proxies)
+        self._operators = frozenset(operators)
+        self._hosts = frozenset(hosts) | {"localhost", "127.0.0.1", "[::1]"}
+        self._sessions: OrderedDict[str, tuple[Who, float]] = OrderedDict()
+
+    def new_token(self, name: str, role: str) -> str:
+        """Return a token that counts until this process ends."""
+        token = secrets.token_urlsafe(24)
+        self._tokens[_hash(token)] = Who(name, role)
+        return token
+
+    def allows_host(self, host: str) -> bool:
+        """Return whether ``Host`` names this server."""
+        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+        return name.lower() in self._hosts
+
+    def who(
+        self, method: str, headers: Mapping[str, str], peer: str, session: str | None
+    ) -> Who | None:
+        """Return who asks, or None.
+
+        A browser's own means (cookies, the proxy's login) count for changes only if the request is from our own page.
+        """
+        given = headers.get("authorization", "")
+        if given.lower().startswith("bearer "):
+            return self._of_token(given[7:].strip())
+        found: Who | None = None
+        if self._proxy_header and peer in self._proxies:
+            name = headers.get(self._proxy_header, "").strip()
+            if name:
+                role = "operator" if name in self._operators else "viewer"
+                found = Who(name[:200], role, by_cookie=True)
+        if found is None and session is not None:
+            found = self._of_session(session)
+        if found is not None:
+            return found if method in _SAFE or _is_own_page(headers) else None
+        return Who("a job on this machine", "job") if self._open_to_jobs else None
+
+    def _of_token(self, token: str) -> Who | None:
+        digest = _hash(token)
+        found = None
+        for known, who in self._tokens.items():
+            if hmac.compare_digest(known, digest):
+                found = who
+        return found
+
+    def log_in(self, token: str) -> str | None:
+        """Return a session for a token, which is not the token; None: nobody has that token."""
+        who = self._of_token(token)
+        if who is None or who.role == "job":
+            return None
+        session = secrets.token_urlsafe(32)
+        self._sessions[session] = (Who(who.name, who.role, by_cookie=True), time.monotonic())
+        while len(self._sessions) > _MOST_SESSIONS:
+            self._sessions.popitem(last=False)
+        return session
+
+    def log_out(self, session: str) -> None:
+        """End a session."""
+        self._sessions.pop(session, None)
+
+    def _of_session(self, session: str) -> Who | None:
+        found = self._sessions.get(session)
+        if found is None or time.monotonic() - found[1] > _SESSION_SECONDS:
+            self._sessions.pop(session, None)
+            return None
+        return found[0]
+
+
+def _is_own_page(headers: Mapping[str, str]) -> bool:
+    """Return whether a browser says that the request comes from a page of this server.
+
+    A form of another site cannot send JSON without being asked first, and cannot hide where it comes from.
+    """
+    if not headers.get("content-type", "").lower().startswith("application/json"):
+        return False
+    origin = headers.get("origin", "")
+    host = headers.get("host", "")
+    return origin.partition("://")[2] == host or headers.get("sec-fetch-site") == "same-origin"

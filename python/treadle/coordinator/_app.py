@@ -1,0 +1,366 @@
+"""The HTTP interface of a coordinator. OpenAPI's description of it is at ``/api/openapi.json``."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Body, Depends, FastAPI, HTTPException, Query, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from treadle.coordinator import _store
+from treadle.coordinator._access import COOKIE, Access, Who
+from treadle.coordinator._database import Busy
+from treadle.coordinator._rules import Rule
+from treadle.coordinator._service import Coordinator
+from treadle.coordinator._tuning import Window
+from treadle.coordinator._watching import End
+
+__all__ = ["app_of"]
+
+_Value = TypeVar("_Value")
+
+# Who asks for a decision waits two seconds: an answer that comes later is of no use.
+_DECISION_SECONDS = 1.8
+_END_SECONDS = 10.0
+_LARGEST_BODY = 2**20
+_BODY = Body()
+_EXAMPLE = {
+    "id": "7f3a",
+    "job": {
+        "cluster": "a", "queue": "etl", "user": "ann", "name": "daily 2026-11-30", "engine": "spark",
+        "version": "3.5.9",
+    },
+    "manager": "",
+    "names": [],
+}  # fmt: skip
+_QUESTION = Body(examples=[_EXAMPLE])
+_DAY = 24 * 3600.0
+_MOST_ROWS = 500
+_SECURITY = [
+    (name.lower().encode(), value.encode())
+    for name, value in {
+        "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; form-action 'self'",
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-store",
+    }.items()
+]
+
+
+def app_of(
+    coordinator: Coordinator,
+    access: Access,
+    *,
+    servers: Callable[[], list[dict[str, Any]]] = list,
+    drain: Callable[[str], None] | None = None,
+) -> FastAPI:
+    """Return the application that serves a coordinator, and a page of shuffle servers."""
+    app = FastAPI(
+        title="Treadle's coordinator",
+        description="Decisions about jobs, their ends, rules, alerts and tuning.",
+        openapi_url="/api/openapi.json",
+        # Its pages would be loaded from another host.
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.coordinator, app.state.access, app.state.servers = coordinator, access, servers
+    app.state.drain = drain
+
+    app.add_middleware(_Guard, access=access)
+
+    @app.exception_handler(ValueError)
+    async def malformed(_request: Request, error: Exception) -> Response:
+        return JSONResponse({"detail": str(error)}, 422)
+
+    @app.exception_handler(KeyError)
+    async def unknown(_request: Request, error: Exception) -> Response:
+        return JSONResponse({"detail": str(error.args[0]) if error.args else "not found"}, 404)
+
+    @app.exception_handler(Busy)
+    @app.exception_handler(sa.exc.SQLAlchemyError)
+    @app.exception_handler(sqlite3.Error)
+    @app.exception_handler(TimeoutError)
+    async def busy(_request: Request, error: Exception) -> Response:
+        # SQLAlchemy's text has the statement with its values: not for who asks.
+        reason = str(getattr(error, "orig", None) or "") or "it is busy"
+        return JSONResponse({"detail": f"the database cannot be used: {reason}"}, 503)
+
+    app.include_router(_router(coordinator))
+    return app
+
+
+class _Guard:
+    """Refuses what no handler should see, and adds headers to all answers."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *_SECURITY]
+            await send(message)
+
+        refused = self._refused(Headers(scope=scope))
+        await (refused or self._app)(scope, receive, sending)
+
+    def _refused(self, headers: Headers) -> Response | None:
+        if not self._access.allows_host(headers.get("host", "")):
+            return JSONResponse({"detail": "this host is served under another name"}, 421)
+        length = headers.get("content-length", "0")
+        if "transfer-encoding" in headers or not length.isdigit():
+            return JSONResponse({"detail": "send a Content-Length"}, 411)
+        if int(length) > _LARGEST_BODY:
+            return JSONResponse({"detail": f"a body has at most {_LARGEST_BODY} bytes"}, 413)
+        return None
+
+
+def asking(request: Request) -> Who | None:
+    """Return who asks."""
+    access: Access = request.app.state.access
+    peer = request.client.host if request.client else ""
+    return access.who(request.method, request.headers, peer, request.cookies.get(COOKIE))
+
+
+def _needs(role: str) -> Callable[[Request], Who]:
+    def check(request: Request) -> Who:
+        who = asking(request)
+        if who is None:
+            raise HTTPException(401, "log in, or give a token: Authorization: Bearer TOKEN")
+        if not who.may(role):
+            raise HTTPException(403, f"{who.name} is {who.role}, and this needs {role}")
+        return who
+
+    return check
+
+
+async def _within(future: Future[_Value], seconds: float) -> _Value:
+    return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
+
+
+def _router(coordinator: Coordinator) -> APIRouter:
+    router = APIRouter(prefix="/api")
+    job, viewer, operator = (Depends(_needs(role)) for role in ("job", "viewer", "operator"))
+    database = coordinator.database
+
+    @router.post("/decisions", dependencies=[job], tags=["jobs"])
+    async def decide(body: dict[str, Any] = _QUESTION) -> dict[str, Any]:  # fmt: skip
+        """Decide whether a job uses the service. The same ``id`` gets the same answer."""
+        return await _within(coordinator.decide(body), _DECISION_SECONDS)
+
+    @router.get("/decisions/{identity}", dependencies=[viewer], tags=["jobs"])
+    def decision(identity: str) -> dict[str, Any]:
+        """Return a run of a job: its decision, what was predicted, and what happened."""
+        found = database.read(lambda c: _store.job_of(c, identity))
+        if found is None:
+            raise KeyError(f"there is no job {identity}")
+        return found
+
+    @router.post("/jobs/{identity}/end", dependencies=[job], tags=["jobs"])
+    async def ended(identity: str, body: dict[str, Any] = _BODY) -> dict[str, Any]:
+        """Report how a job ended. A second report changes nothing."""
+        return await _within(coordinator.ended(identity, End.of(body)), _END_SECONDS)
+
+    @router.get("/jobs", dependencies=[viewer], tags=["jobs"])
+    def jobs(
+        before: int | None = None,
+        limit: int = Query(50, ge=1, le=_MOST_ROWS),
+        name: str = "",
+        user: str = "",
+        state: str = "",
+        verdict: str = "",
+    ) -> dict[str, Any]:
+        """List runs, the latest first; ``name`` is how the name begins, ``before`` the last number of a page."""
+        rows = database.read(
+            lambda c: _store.jobs_page(
+                c, before=before, limit=limit, name=name, user=user, state=state, verdict=verdict
+            )
+        )
+        return {"jobs": rows, "before": rows[-1]["number"] if len(rows) == limit else None}
+
+    @router.get("/jobs/{identity}/measures", dependencies=[viewer], tags=["jobs"])
+    def measures(identity: str) -> Any:
+        """Return the measures of a run by stage, and what diagnosis found."""
+        return database.read(lambda c: _store.measures_of(c, identity))
+
+    @router.get("/recurring/{key}", dependencies=[viewer], tags=["jobs"])
+    def recurring(key: str, limit: int = Query(100, ge=1, le=_MOST_ROWS)) -> dict[str, Any]:
+        """Return a recurring job with its latest runs and its changes."""
+        return story_of(coordinator, key, limit)
+
+    @router.post("/recurring/{key}/mode", tags=["tuning"])
+    def mode(key: str, body: dict[str, Any] = _BODY, who: Who = operator) -> dict[str, Any]:
+        """Say what tuning may do: ``{"mode": "watch" | "propose" | "apply"}``."""
+        coordinator.set_mode(key, str(body.get("mode")), who.name)
+        return {"mode": body.get("mode")}
+
+    @router.post("/recurring/{key}/put-back", tags=["tuning"])
+    def put_back(key: str, who: Who = operator) -> dict[str, Any]:
+        """Let a job that was taken off come onto the service again."""
+        coordinator.put_back(key, who.name)
+        return {}
+
+    @router.post("/recurring/{key}/changes/{number}/begin", tags=["tuning"])
+    def begin(key: str, number: int, who: Who = operator) -> dict[str, Any]:
+        """Try a change that was proposed, from the next run on."""
+        coordinator.begin_change(key, number, who.name)
+        return {}
+
+    @router.post("/recurring/{key}/end-change", tags=["tuning"])
+    def end_change(key: str, who: Who = operator) -> dict[str, Any]:
+        """Roll back the change that is tried."""
+        coordinator.end_change(key, who.name)
+        return {}
+
+    @router.get("/rules", dependencies=[viewer], tags=["rules"])
+    def rules() -> dict[str, Any]:
+        """List the rules in their order, and the switch for all."""
+        return {"is_on": coordinator.is_on, "rules": [one.to_dict() for one in coordinator.rules]}
+
+    @router.post("/rules", tags=["rules"])
+    def keep_rule(body: dict[str, Any] = _BODY, who: Who = operator) -> dict[str, Any]:
+        """Write a rule: ``{"rule": {…}, "note": TEXT, "place": N}``. With an ``id``, a new version of that rule."""
+        place = body.get("place")
+        if place is not None and not isinstance(place, int):
+            raise ValueError("place must be a whole number")
+        rule = Rule.of(_table(body, "rule"))
+        return coordinator.keep_rule(rule, who.name, str(body.get("note", "")), place).to_dict()
+
+    @router.post("/rules/try", dependencies=[viewer], tags=["rules"])
+    def try_rule(body: dict[str, Any] = _BODY) -> dict[str, Any]:
+        """Try a rule on the jobs of the last 24 hours, or of those between ``begin`` and ``end``."""
+        end = _moment(body, "end", time.time())
+        begin = _moment(body, "begin", end - _DAY)
+        return coordinator.try_rule(Rule.of(_table(body, "rule")), begin, end).to_dict()
+
+    @router.get("/rules/{rule}/history", dependencies=[viewer], tags=["rules"])
+    def history(rule: int) -> list[dict[str, Any]]:
+        """List all versions of a rule with their authors, the latest first."""
+        return database.read(lambda c: _store.rule_history(c, rule))
+
+    @router.delete("/rules/{rule}", tags=["rules"])
+    def delete_rule(rule: int, who: Who = operator) -> dict[str, Any]:
+        """Take a rule away. Its versions stay."""
+        coordinator.delete_rule(rule, who.name)
+        return {}
+
+    @router.post("/switch", tags=["rules"])
+    def switch(body: dict[str, Any] = _BODY, who: Who = operator) -> dict[str, Any]:
+        """Switch the service on or off for all jobs that begin from now on: ``{"is_on": false}``."""
+        if not isinstance(body.get("is_on"), bool):
+            raise ValueError("is_on must be true or false")
+        coordinator.switch(body["is_on"], who.name)
+        return {"is_on": coordinator.is_on}
+
+    @router.post("/windows", tags=["tuning"])
+    def windows(body: dict[str, Any] = _BODY, who: Who = operator) -> dict[str, Any]:
+        """Write the times in which no change is tried: ``{"windows": [{"begins": …, "ends": …, "reason": …}]}``."""
+        found = [
+            Window(_moment(one, "begins"), _moment(one, "ends"), str(one.get("reason", ""))[:400])
+            for one in _windows(body)
+        ]
+        coordinator.keep_windows(found, who.name)
+        return {"windows": len(found)}
+
+    @router.get("/alerts", dependencies=[viewer], tags=["alerts"])
+    def alerts(
+        only_open: bool = True,
+        before: int | None = None,
+        limit: int = Query(50, ge=1, le=_MOST_ROWS),
+    ) -> list[dict[str, Any]]:
+        """List alerts, the latest first."""
+        return database.read(
+            lambda c: _store.alerts_page(c, only_open=only_open, before=before, limit=limit)
+        )
+
+    @router.post("/alerts/{number}/close", tags=["alerts"])
+    def close_alert(number: int, who: Who = operator) -> dict[str, Any]:
+        """Close an alert."""
+        coordinator.close_alert(number, who.name)
+        return {}
+
+    @router.get("/audit", dependencies=[viewer], tags=["audit"])
+    def audit(
+        before: int | None = None, limit: int = Query(50, ge=1, le=_MOST_ROWS)
+    ) -> list[dict[str, Any]]:
+        """List what was changed, by whom and when, the latest first."""
+        return database.read(lambda c: _store.audit_page(c, before, limit))
+
+    @router.post("/servers/{name}/drain", tags=["servers"])
+    def drain_server(name: str, request: Request, who: Who = operator) -> dict[str, Any]:
+        """Ask a shuffle server to leave: it ends when other servers have copies of its rows."""
+        drain = request.app.state.drain
+        if drain is None:
+            raise KeyError("no server is known: give the coordinator --servers URL")
+        try:
+            drain(name)
+        except OSError as error:
+            raise HTTPException(503, f"{name} was not asked to leave: {error}") from None
+        coordinator.note(who.name, "server drained", name)
+        return {}
+
+    @router.get("/overview", dependencies=[viewer], tags=["overview"])
+    def overview(hours: int = Query(24, ge=1, le=24 * 31)) -> list[dict[str, Any]]:
+        """Return sums by hour and verdict."""
+        since = time.time() - hours * 3600.0
+        return database.read(lambda c: _store.overview(c, since))
+
+    @router.get("/health", tags=["overview"])
+    def health() -> dict[str, Any]:
+        """Say that the coordinator answers, and reads its database."""
+        database.read(lambda c: _store.setting(c, "schema"))
+        return {"is_on": coordinator.is_on}
+
+    return router
+
+
+def story_of(coordinator: Coordinator, key: str, limit: int) -> dict[str, Any]:
+    """Return a recurring job with its latest runs, the latest first.
+
+    Raises
+    ------
+    KeyError
+        There is no such job.
+    """
+
+    def read(connection: sa.Connection) -> dict[str, Any]:
+        found = _store.recurring_page(connection, 1, key)
+        if not found:
+            raise KeyError(f"there is no recurring job {key}")
+        return {**found[0], "latest": _store.runs_of(connection, key, limit)}
+
+    return coordinator.database.read(read)
+
+
+def _windows(body: dict[str, Any]) -> list[dict[str, Any]]:
+    found = body.get("windows")
+    is_list = isinstance(found, list) and len(found) <= 1000
+    if not is_list or not all(isinstance(one, dict) for one in found or ()):
+        raise ValueError("windows must be a list of at most 1,000 tables")
+    return found or []
+
+
+def _moment(body: dict[str, Any], name: str, default: float | None = None) -> float:
+    value = body.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e11:
+        raise ValueError(f"{name} must be seconds since 1970")
+    return float(value)
+
+
+def _table(body: dict[str, Any], name: str) -> dict[str, Any]:
+    found = body.get(name)
+    if not isinstance(found, dict):
+        raise ValueError(f"{name} must be a table")
+    return found

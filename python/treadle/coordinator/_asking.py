@@ -1,0 +1,113 @@
+"""Asking a coordinator, within two seconds. Nothing here fails a job, and nothing but the standard library is needed."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import threading
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+__all__ = ["SECONDS", "Answer", "ask"]
+
+# For all of it: names, connections, answers.
+SECONDS = 2.0
+_LARGEST = 2**20
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a coordinator says, or why it says nothing."""
+
+    uses_service: bool = False
+    reason: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    id: str = ""
+    """Of the decision; empty: there is none."""
+
+
+def ask(
+    url: str,
+    job: Mapping[str, str],
+    *,
+    manager: str = "",
+    names: Iterable[str] = (),
+    tunable: Iterable[str] = (),
+    token_file: str | None = None,
+    seconds: float = SECONDS,
+) -> Answer:
+    """Ask the coordinator at ``url`` about a job. Without an answer in time, an answer without an id says why."""
+    question = {
+        "id": uuid.uuid4().hex,
+        "job": dict(job),
+        "manager": manager,
+        "names": sorted(names),
+        "tunable": sorted(tunable),
+    }
+    found: list[Answer] = []
+
+    def work() -> None:
+        try:
+            found.append(_asked(url, question, token_file, seconds))
+        except Exception as error:
+            found.append(
+                Answer(
+                    reason=f"the coordinator at {_shown(url)} did not decide: {error or type(error).__name__}"
+                )
+            )
+
+    # Looking up a name, or many small reads, can take longer than a socket's timeout: a thread is left behind then.
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if found:
+        return found[0]
+    return Answer(reason=f"the coordinator at {_shown(url)} did not decide within {seconds:g} s")
+
+
+def _asked(url: str, question: Mapping[str, Any], token_file: str | None, seconds: float) -> Answer:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("its URL must begin with http:// or https://")
+    headers = {"Content-Type": "application/json"}
+    if token_file:
+        # Spaces around a token are no part of it.
+        headers["Authorization"] = (
+            "Bearer " + Path(os.path.expanduser(token_file)).read_text().strip()
+        )
+    make = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = make(parts.hostname, parts.port, timeout=seconds)
+    try:
+        connection.request(
+            "POST", parts.path.rstrip("/") + "/api/decisions", json.dumps(question), headers
+        )
+        response = connection.getresponse()
+        body = response.read(_LARGEST)
+    finally:
+        connection.close()
+    if response.status != 200:
+        raise ValueError(f"HTTP {response.status} {_detail(body)}".strip())
+    told = json.loads(body)
+    settings = told["settings"]
+    is_text = all(isinstance(k, str) and isinstance(v, str) for k, v in settings.items())
+    if told["id"] != question["id"] or not is_text or not isinstance(told["uses_service"], bool):
+        raise ValueError("its answer is malformed")
+    return Answer(told["uses_service"], str(told["reason"]), settings, told["id"])
+
+
+def _detail(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["detail"])[:200]
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def _shown(url: str) -> str:
+    """Return a URL without what may be secret in it."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

@@ -1,0 +1,172 @@
+"""The database: one thread that writes, many writes a transaction, and readers beside it."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from treadle.coordinator import _tables
+
+__all__ = ["Busy", "Database"]
+
+_Value = TypeVar("_Value")
+
+# Writes that wait, and those of one transaction.
+_MOST_WAITING = 2000
+_MOST_TOGETHER = 200
+# Milliseconds for which SQLite waits for another process's lock: a decision has two seconds.
+_LOCK_MS = 1000
+
+
+class Busy(RuntimeError):
+    """More writes wait than can be done in time."""
+
+
+class Database:
+    """An engine of SQLAlchemy with one writer.
+
+    Writes that come while one transaction is being written go into the next one together, so that their number does
+    not depend on how long the disk takes. A write is done when its transaction is on disk.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.is_sqlite = url.startswith("sqlite")
+        if self.is_sqlite and (path := sa.make_url(url).database):
+            # Names and errors of jobs are in it.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        options: dict[str, Any] = {"pool_pre_ping": not self.is_sqlite}
+        if self.is_sqlite:
+            options["connect_args"] = {"check_same_thread": False, "timeout": _LOCK_MS / 1000}
+            # One connection is there for each that reads, and they wait for none.
+            options["pool_size"], options["max_overflow"] = 8, 24
+            options["poolclass"] = sa.QueuePool
+        self._engine = sa.create_engine(url, **options)
+        if self.is_sqlite:
+            sa.event.listen(self._engine, "connect", _prepare_sqlite)
+        self._waiting: queue.Queue[tuple[Callable[[sa.Connection], Any], Future[Any], float] | None]
+        self._waiting = queue.Queue(_MOST_WAITING)
+        self._make_tables()
+        self._thread = threading.Thread(
+            target=self._write_all, name="coordinator-writer", daemon=True
+        )
+        self._thread.start()
+
+    def _make_tables(self) -> None:
+        with self._engine.begin() as connection:
+            _tables.metadata.create_all(connection)
+            found = connection.execute(
+                sa.select(_tables.settings.c.value).where(_tables.settings.c.name == "schema")
+            ).scalar()
+            if found is None:
+                connection.execute(
+                    _tables.settings.insert().values(name="schema", value=_tables.SCHEMA)
+                )
+            elif found != _tables.SCHEMA:
+                raise ValueError(
+                    f"the database has schema {found}, and this release needs {_tables.SCHEMA}: "
+                    "use another database, or the release that wrote it"
+                )
+
+    def write(
+        self, function: Callable[[sa.Connection], _Value], patience: float = 2.0
+    ) -> Future[_Value]:
+        """Have a function write; the future is done when that is on disk.
+
+        A write that has waited for ``patience`` seconds is not begun: nobody waits for it any more.
+
+        Raises
+        ------
+        Busy
+            Too many writes wait.
+        """
+        done: Future[_Value] = Future()
+        try:
+            self._waiting.put_nowait((function, done, time.monotonic() + patience))
+        except queue.Full:
+            raise Busy(f"{_MOST_WAITING} writes wait for the database") from None
+        return done
+
+    def write_now(
+        self, function: Callable[[sa.Connection], _Value], patience: float = 10.0
+    ) -> _Value:
+        """Write, and wait for it."""
+        return self.write(function, patience).result(patience + 5)
+
+    def read(self, function: Callable[[sa.Connection], _Value]) -> _Value:
+        """Read in a transaction."""
+        with self._engine.connect() as connection:
+            return function(connection)
+
+    def close(self) -> None:
+        """Write what waits, and end."""
+        self._waiting.put(None, timeout=10)
+        self._thread.join(20)
+        self._engine.dispose()
+
+    def _write_all(self) -> None:
+        is_open = True
+        while is_open:
+            first = self._waiting.get()
+            if first is None:
+                return
+            batch = [first]
+            while len(batch) < _MOST_TOGETHER:
+                try:
+                    one = self._waiting.get_nowait()
+                except queue.Empty:
+                    break
+                if one is None:
+                    is_open = False
+                    break
+                batch.append(one)
+            self._write(batch)
+
+    def _write(
+        self, batch: list[tuple[Callable[[sa.Connection], Any], Future[Any], float]]
+    ) -> None:
+        now = time.monotonic()
+        current = []
+        for function, done, deadline in batch:
+            # Nobody waits for one that was cancelled; one that runs cannot be cancelled any more.
+            if not done.running() and not done.set_running_or_notify_cancel():
+                continue
+            if deadline < now:
+                done.set_exception(Busy("the database was busy for too long"))
+            else:
+                current.append((function, done))
+        if not current:
+            return
+        try:
+            with self._engine.begin() as connection:
+                values = [function(connection) for function, _ in current]
+        except Exception as error:
+            if len(current) == 1:
+                current[0][1].set_exception(error)
+                return
+            # The one that fails must not take the others along. A database that cannot be written fails for each.
+            if isinstance(error, sa.exc.OperationalError):
+                for _, done in current:
+                    done.set_exception(error)
+                return
+            for (function, done), (_, _, deadline) in zip(current, batch, strict=False):
+                self._write([(function, done, deadline)])
+            return
+        for (_, done), value in zip(current, values, strict=True):
+            done.set_result(value)
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    # What was answered is on disk, after a power failure, too. Many decisions share one write.
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute(f"PRAGMA busy_timeout={_LOCK_MS}")
+    cursor.execute("PRAGMA cache_size=-65536")
+    cursor.close()

@@ -1,0 +1,88 @@
+"""What a job is, and which jobs are runs of the same recurring one."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from typing import Any
+
+__all__ = ["LONGEST", "Job", "is_text", "pattern_of"]
+
+# Characters of each field: longer ones are refused, so that a row has a bound.
+LONGEST = 400
+
+_SEPARATED = r"(?<![^\s_\-.,:;/#()\[\]=@+|])"
+_SEPARATED_END = r"(?![^\s_\-.,:;/#()\[\]=@+|])"
+# What differs between runs of one job: identifiers, dates and times, numbers.
+_VARYING = re.compile(
+    r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
+    r"|\d{4}-\d\d-\d\d(?:[T _]\d\d[:_-]?\d\d(?:[:_-]?\d\d)?(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?)?"
+    rf"|{_SEPARATED}\d{{8}}[TZ_]\d{{4,6}}Z?{_SEPARATED_END}"
+    r"|\d{4,}"
+    rf"|{_SEPARATED}(?=[0-9a-f]*\d)[0-9a-f]{{8,}}{_SEPARATED_END}"
+    rf"|{_SEPARATED}\d+{_SEPARATED_END}"
+)
+_REPEATED = re.compile(r"\*(?:[\s_\-.,:;/#=@+|]*\*)+")
+
+
+def pattern_of(name: str) -> str:
+    """Return a name with ``*`` where runs of one job differ: ``etl_v2 2026-11-30`` becomes ``etl_v2 *``."""
+    while (found := _REPEATED.sub("*", _VARYING.sub("*", name))) != name:
+        name = found
+    return name
+
+
+def is_text(value: str) -> bool:
+    """Return whether all databases can keep it: JSON can have halves of characters, and zeros."""
+    return "\0" not in value and not any("\ud800" <= one <= "\udfff" for one in value)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job, as whoever starts it describes it. What is not known is empty."""
+
+    cluster: str = ""
+    queue: str = ""
+    user: str = ""
+    name: str = ""
+    engine: str = "spark"
+    version: str = ""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Job:
+        """Return the job of a dictionary.
+
+        Raises
+        ------
+        ValueError
+            A value is no text, or is too long.
+        """
+        found = {}
+        for field in fields(cls):
+            value = values.get(field.name)
+            if value is None:
+                continue
+            if not isinstance(value, str) or len(value) > LONGEST or not is_text(value):
+                raise ValueError(
+                    f"{field.name} of a job must be text of at most {LONGEST} characters"
+                )
+            found[field.name] = value
+        return cls(**found)
+
+    @property
+    def pattern(self) -> str:
+        """The name that all runs of this job have in common."""
+        return pattern_of(self.name)
+
+    @cached_property
+    def recurring(self) -> str:
+        """What identifies the recurring job. The version is no part: an upgrade does not end its history."""
+        same = (self.cluster, self.queue, self.user, self.engine, self.pattern)
+        return hashlib.sha256("\0".join(same).encode()).hexdigest()[:16]
+
+    def to_dict(self) -> dict[str, str]:
+        """Return its fields."""
+        return asdict(self)

@@ -1,0 +1,209 @@
+"""The pages. Each is one view of the database, made here; scripts only send what buttons say."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, RedirectResponse, Response
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+from starlette.staticfiles import StaticFiles
+
+from treadle.coordinator import _charts, _store
+from treadle.coordinator._access import COOKIE, Access
+from treadle.coordinator._app import asking, story_of
+from treadle.coordinator._service import Coordinator
+
+__all__ = ["add_pages"]
+
+_HERE = Path(__file__).parent
+_ROWS = 50
+_RUNS = 80
+_DAY = 24 * 3600.0
+
+
+def add_pages(app: FastAPI) -> None:
+    """Add the pages to an application."""
+    pages = _Pages(app)
+    app.mount("/static", StaticFiles(directory=_HERE / "static"))
+    for path, page in (
+        ("/", pages.overview),
+        ("/servers", pages.servers),
+        ("/jobs", pages.jobs),
+        ("/jobs/{identity}", pages.job),
+        ("/stories", pages.stories),
+        ("/stories/{key}", pages.story),
+        ("/rules", pages.rules),
+        ("/rules/{rule}", pages.rule),
+        ("/alerts", pages.alerts),
+        ("/audit", pages.audit),
+    ):
+        app.add_api_route(path, pages.guarded(page), methods=["GET"], include_in_schema=False)
+    app.add_api_route("/login", pages.login, methods=["GET"], include_in_schema=False)
+    app.add_api_route("/login", pages.log_in, methods=["POST"], include_in_schema=False)
+    app.add_api_route("/logout", pages.log_out, methods=["POST"], include_in_schema=False)
+
+
+class _Pages:
+    def __init__(self, app: FastAPI) -> None:
+        self._coordinator: Coordinator = app.state.coordinator
+        self._access: Access = app.state.access
+        self._servers = app.state.servers
+        self._read = self._coordinator.database.read
+        self._templates = Environment(
+            loader=FileSystemLoader(_HERE / "templates"),
+            autoescape=select_autoescape(),
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        for name in ("size", "duration", "number", "setting", "when"):
+            self._templates.filters[name] = getattr(_charts, name)
+
+    def guarded(self, page: Callable[[Request], dict[str, Any]]) -> Callable[[Request], Response]:
+        """Return a page that viewers see, and that sends others to the login."""
+        template = f"{page.__name__}.html"
+
+        def shown(request: Request) -> Response:
+            who = asking(request)
+            if who is None or not who.may("viewer"):
+                return RedirectResponse("/login", 303)
+            values = page(request)
+            text = self._templates.get_template(template).render(
+                who=who, may_change=who.may("operator"), is_on=self._coordinator.is_on,
+                path="/" + request.url.path.split("/")[1], **values,
+            )  # fmt: skip
+            return Response(text, media_type="text/html; charset=utf-8")
+
+        return shown
+
+    # Logging in
+
+    def login(self, _request: Request) -> Response:
+        text = self._templates.get_template("login.html").render()
+        return Response(text, media_type="text/html; charset=utf-8")
+
+    async def log_in(self, request: Request) -> Response:
+        try:
+            token = (await request.json())["token"]
+        except (ValueError, KeyError, TypeError):
+            token = None
+        session = self._access.log_in(token) if isinstance(token, str) else None
+        if session is None:
+            return JSONResponse({"detail": "this token shows no page"}, 401)
+        answer = JSONResponse({})
+        is_secure = request.url.scheme == "https"
+        answer.set_cookie(COOKIE, session, httponly=True, samesite="strict", secure=is_secure)
+        return answer
+
+    async def log_out(self, request: Request) -> Response:
+        self._access.log_out(request.cookies.get(COOKIE, ""))
+        answer = JSONResponse({})
+        answer.delete_cookie(COOKIE)
+        return answer
+
+    # Views
+
+    def overview(self, _request: Request) -> dict[str, Any]:
+        now = time.time()
+
+        def read(connection: sa.Connection) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+            rows = _store.overview(connection, now - _DAY)
+            return rows, _store.alerts_page(connection, only_open=True, before=None, limit=6)
+
+        rows, alerts = self._read(read)
+        names = ("jobs", "ended", "failed", "fell_back", "bytes")
+        sums = {name: sum(one[name] for one in rows) for name in names}
+        on_service = {
+            name: sum(one[name] for one in rows if one["verdict"] == "service") for name in names
+        }
+        servers = self._servers()
+        free = sum(int(one.get("free_bytes") or 0) for one in servers)
+        held = sum(int(one.get("held_bytes") or 0) for one in servers)
+        return {
+            "sums": sums, "on_service": on_service, "alerts": alerts, "servers": len(servers),
+            "free": free, "held": held, "chart": Markup(_charts.hours_chart(rows, now)),
+        }  # fmt: skip
+
+    def servers(self, _request: Request) -> dict[str, Any]:
+        found = []
+        for one in self._servers():
+            free, held = one.get("free_bytes"), one.get("held_bytes")
+            total = None if free is None else free + (held or 0)
+            found.append({**one, "used": None if not total else (held or 0) / total})
+        found.sort(key=lambda one: (-(one["used"] or 0), str(one.get("name"))))
+        return {"servers": found}
+
+    def jobs(self, request: Request) -> dict[str, Any]:
+        asked = request.query_params
+        names = ("name", "user", "state", "verdict")
+        chosen = {name: asked.get(name, "")[:400] for name in names}
+        before = int(asked["before"]) if asked.get("before", "").isdigit() else None
+        rows = self._read(lambda c: _store.jobs_page(c, before=before, limit=_ROWS, **chosen))
+        last = rows[-1]["number"] if len(rows) == _ROWS else None
+        return {"jobs": rows, "chosen": chosen, "before": last, "is_first": before is None}
+
+    def job(self, request: Request) -> dict[str, Any]:
+        identity = request.path_params["identity"]
+
+        def read(connection: sa.Connection) -> tuple[dict[str, Any] | None, Any]:
+            return _store.job_of(connection, identity), _store.measures_of(connection, identity)
+
+        row, measures = self._read(read)
+        if row is None:
+            raise KeyError(f"there is no job {identity}")
+        stages = measures["application"]["stages"] if measures else []
+        findings = measures["findings"] if measures else []
+        return {
+            "job": row, "stages": stages, "findings": findings, "measured": bool(measures),
+            "chart": Markup(_charts.stages_chart(stages)),
+        }  # fmt: skip
+
+    def stories(self, _request: Request) -> dict[str, Any]:
+        return {"rows": self._read(lambda c: _store.recurring_page(c, _ROWS))}
+
+    def story(self, request: Request) -> dict[str, Any]:
+        row = story_of(self._coordinator, request.path_params["key"], _RUNS)
+        changes = row["tuning"]["changes"]
+        chart = Markup(_charts.story_chart(list(reversed(row["latest"])), changes))
+        return {"row": row, "changes": list(reversed(changes)), "chart": chart}
+
+    def rules(self, _request: Request) -> dict[str, Any]:
+        return {"rules": self._coordinator.rules}
+
+    def rule(self, request: Request) -> dict[str, Any]:
+        text = request.path_params["rule"]
+        if text == "new":
+            body = {
+                "name": "", "action": "service", "clusters": [], "queues": [], "users": [], "names": [],
+                "versions": [], "percent": 10, "is_on": False, "settings": {},
+            }  # fmt: skip
+            return {"history": [], "body": json.dumps(body, indent=2), "title": "A new rule"}
+        history = self._read(lambda c: _store.rule_history(c, int(text))) if text.isdigit() else []
+        if not history:
+            raise KeyError(f"there is no rule {text}")
+        body = {**history[0]["body"], "id": int(text)}
+        return {"history": history, "body": json.dumps(body, indent=2), "title": body["name"]}
+
+    def alerts(self, request: Request) -> dict[str, Any]:
+        asked = request.query_params
+        only_open = asked.get("all") != "1"
+        before = int(asked["before"]) if asked.get("before", "").isdigit() else None
+        rows = self._read(
+            lambda c: _store.alerts_page(c, only_open=only_open, before=before, limit=_ROWS)
+        )
+        last = rows[-1]["number"] if len(rows) == _ROWS else None
+        return {"alerts": rows, "only_open": only_open, "before": last}
+
+    def audit(self, request: Request) -> dict[str, Any]:
+        asked = request.query_params
+        before = int(asked["before"]) if asked.get("before", "").isdigit() else None
+        rows = self._read(lambda c: _store.audit_page(c, before, _ROWS))
+        last = rows[-1]["number"] if len(rows) == _ROWS else None
+        return {"rows": rows, "before": last}

@@ -1,0 +1,132 @@
+"""What the coordinator looks at again and again: the shuffle servers, and folders of event logs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from treadle.coordinator._admission import Room
+from treadle.coordinator._event_files import logs_in, read_log
+from treadle.coordinator._service import Coordinator
+
+__all__ = ["LogFolders", "Poller", "Servers"]
+
+_logger = logging.getLogger("treadle.coordinator")
+_SECONDS = 10.0
+
+
+class Poller:
+    """Calls functions every few seconds, in one thread, until it is closed. One that fails is logged."""
+
+    def __init__(self, seconds: float, functions: Sequence[Callable[[], None]]) -> None:
+        self._ended = threading.Event()
+        self._seconds, self._functions = seconds, functions
+        self._thread = threading.Thread(target=self._run, name="coordinator-poller", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            for function in self._functions:
+                try:
+                    function()
+                except Exception as error:
+                    _logger.warning("%s", error)
+            self._ended.wait(self._seconds)
+
+    def close(self) -> None:
+        """End; what is being looked at is left behind after some seconds."""
+        self._ended.set()
+        self._thread.join(_SECONDS)
+
+
+class Servers:
+    """What the shuffle servers of a registry said last. It is forgotten when it is too old to decide by."""
+
+    def __init__(self, url: str, credentials: Mapping[str, Any], patience: float) -> None:
+        self._url, self._credentials, self._patience = url, credentials, patience
+        self._found: tuple[float, list[dict[str, Any]]] | None = None
+
+    def look(self) -> None:
+        """Ask the registry."""
+        self._found = (time.monotonic(), self._asked())
+
+    def _asked(self) -> list[dict[str, Any]]:
+        from treadle.shuffle.service._registries import is_registry
+
+        if is_registry(self._url):
+            from treadle._core import list_registry
+
+            return list(list_registry(self._url, _SECONDS)[0])
+        from treadle.shuffle import Service
+
+        with Service(self._url, timeout=_SECONDS, **self._credentials) as service:
+            return list(service.state()["servers"])
+
+    def drain(self, name: str) -> None:
+        """Ask a server to leave. It ends when other servers have copies of its rows.
+
+        Raises
+        ------
+        OSError
+            The registry does not answer.
+        KeyError
+            There is no such server.
+        """
+        from treadle.shuffle import Service
+
+        if name not in [one.get("name") for one in self.servers()]:
+            raise KeyError(f"there is no server {name}")
+        with Service(self._url, timeout=_SECONDS, **self._credentials) as service:
+            service.drain(name)
+
+    def servers(self) -> list[dict[str, Any]]:
+        """Return what each server said."""
+        found = self._found
+        return [] if found is None else found[1]
+
+    def room(self) -> Room | None:
+        """Return the room of all servers; None: it is not known, or was not for too long."""
+        found = self._found
+        if found is None or time.monotonic() - found[0] > self._patience:
+            return None
+        open_to_rows = [one for one in found[1] if not one.get("full") and not one.get("leaving")]
+        if any(one.get("free_bytes") is None for one in open_to_rows):
+            return None
+        free = sum(int(one["free_bytes"]) for one in open_to_rows)
+        held = sum(int(one.get("held_bytes") or 0) for one in open_to_rows)
+        return Room(len(open_to_rows), free, free + held)
+
+
+class LogFolders:
+    """Folders of event logs: each log is read again when it has grown."""
+
+    def __init__(self, folders: Sequence[Path], coordinator: Coordinator) -> None:
+        self._folders, self._coordinator = folders, coordinator
+        self._read: dict[Path, tuple[int, int]] = {}
+
+    def look(self) -> None:
+        """Read what is new."""
+        for folder in self._folders:
+            there = dict(logs_in(folder))
+            for path, stamp in there.items():
+                if self._read.get(path) == stamp:
+                    continue
+                try:
+                    self._coordinator.observed(read_log(path))
+                except (ValueError, OSError) as error:
+                    # One that was just begun may be empty.
+                    is_new = path.name.endswith(".inprogress")
+                    _logger.log(
+                        logging.DEBUG if is_new else logging.WARNING,
+                        "%s is not read: %s",
+                        path,
+                        error,
+                    )
+                self._read[path] = stamp
+            # Logs that are gone are forgotten.
+            for path in [one for one in self._read if one.parent == folder and one not in there]:
+                del self._read[path]

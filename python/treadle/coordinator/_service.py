@@ -1,0 +1,508 @@
+"""The coordinator's work: the pure parts and the database, brought together."""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from treadle.coordinator import _store
+from treadle.coordinator._admission import Admission, Forecast, Room, admit, forecast
+from treadle.coordinator._database import Database
+from treadle.coordinator._diagnosis import Finding, diagnose
+from treadle.coordinator._dry_run import DryRun, try_rule
+from treadle.coordinator._jobs import LONGEST, Job
+from treadle.coordinator._measures import Application
+from treadle.coordinator._rules import DEFAULT_SETTINGS, Rule, decide
+from treadle.coordinator._tuning import MODES, Change, Proposal, Tuning, Window
+from treadle.coordinator._watching import Alert, End, History, judge
+
+__all__ = ["Coordinator"]
+
+_Value = TypeVar("_Value")
+
+_ID = re.compile(r"[\w.:\-]{1,100}$")
+_MOST_NAMES = 2000
+_MOST_TRIED = 200_000
+_SUMMED_FOR = 1.0
+_SILENT_AFTER = 24 * 3600.0
+_FORGOTTEN_AT_ONCE = 20
+_MANAGER = "spark.shuffle.manager"
+_SERVICE, _STOCK, _UNASKED = "service", "stock", "unasked"
+
+
+class Coordinator:
+    """Decides about jobs, and remembers what came of it.
+
+    Parameters
+    ----------
+    url
+        Of the database, as SQLAlchemy has them.
+    servers
+        The address that jobs are given; None: the rules' settings have it.
+    room
+        Returns what the servers report, or None. It must not wait.
+    notify
+        Is called with alerts, in the writer's thread. It must not wait.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        servers: str | None = None,
+        room: Callable[[], Room | None] = lambda: None,
+        notify: Callable[[Sequence[Alert]], None] = lambda _: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.database = Database(url)
+        self._servers = servers
+        self._room = room
+        self._notify = notify
+        self._clock = clock
+        # Of the writer's thread alone.
+        self._promised, self._summed = 0, -math.inf
+        # Read anew by each writing transaction that changes them. Readers take the whole tuple.
+        self._lock = threading.Lock()
+        self._rules: tuple[tuple[Rule, ...], bool, tuple[Window, ...]]
+        self._rules = self.database.read(_rules_of)
+
+    def close(self) -> None:
+        """Write what waits, and end."""
+        self.database.close()
+
+    # Decisions
+
+    def decide(self, values: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        """Decide about a job; the future has the decision when it is kept.
+
+        ``values`` has ``job`` (see :class:`Job`), and may have ``id``, by which the same question has the same answer,
+        ``manager``, the shuffle manager that the user names, and ``names`` of settings that the user gives. They stay as
+        they are. Those of ``tunable`` do, too, but that tuning may replace them.
+
+        Raises
+        ------
+        ValueError
+            A value is malformed.
+        """
+        identity = values.get("id") or uuid.uuid4().hex
+        if not isinstance(identity, str) or not _ID.match(identity):
+            raise ValueError("id must be text of at most 100 letters, digits and ._:-")
+        job_values = values.get("job")
+        if not isinstance(job_values, Mapping):
+            raise ValueError(
+                "job must be a table with cluster, queue, user, name, engine and version"
+            )
+        job = Job.of(job_values)
+        manager = values.get("manager") or ""
+        if not isinstance(manager, str) or len(manager) > LONGEST:
+            raise ValueError(f"manager must be text of at most {LONGEST} characters")
+        taken = _names(values, "names")
+        tunable = _names(values, "tunable")
+        return self.database.write(
+            lambda c: self._decided(c, identity, job, manager, taken, tunable)
+        )
+
+    def _decided(
+        self,
+        connection: sa.Connection,
+        identity: str,
+        job: Job,
+        manager: str,
+        taken: frozenset[str],
+        tunable: frozenset[str],
+    ) -> dict[str, Any]:
+        if (known := _store.job_of(connection, identity)) is not None:
+            return _decision(known)
+        now = self._clock()
+        history, tuning = _store.recurring_of(connection, job.recurring) or (History(), Tuning())
+        verdict, admission, expected = self._verdict(connection, job, manager, history, now)
+        uses_service = verdict[0] and admission.copies > 0
+        rule = verdict[2]
+        found: dict[str, str] = {}
+        if uses_service:
+            found = self._settings_of_service(job, rule, admission)
+        windows = self._rules[2]
+        tuned, change = tuning.settings(now, windows)
+        if trying := tuning.trying:
+            # What the user gives stays: then this run does not try the change.
+            change = 0 if trying.parameter in taken else change
+        given = taken | tunable
+        found = {name: text for name, text in found.items() if name not in given}
+        found |= {name: text for name, text in tuned.items() if name not in taken}
+        reason = verdict[1] if admission.copies else f"{verdict[1]}, but {admission.reason}"
+        row: dict[str, Any] = {
+            **job.to_dict(), "id": identity, "at": now, "recurring": job.recurring,
+            "verdict": _SERVICE if uses_service else _STOCK, "reason": reason,
+            "rule": rule.id if rule else None, "rule_version": rule.version if rule else None,
+            "settings": found, "copies": admission.copies if uses_service else 0,
+            "change": change, "predicted_bytes": expected.bytes, "state": _store.RUNNING,
+        }  # fmt: skip
+        _store.new_job(connection, row)
+        self._promised += (expected.bytes or 0) * row["copies"]
+        _store.count_run(connection, job, now)
+        _store.count_in_hour(connection, now, row["verdict"], jobs=1)
+        return _decision(row)
+
+    def _verdict(
+        self, connection: sa.Connection, job: Job, manager: str, history: History, now: float
+    ) -> tuple[tuple[bool, str, Rule | None], Admission, Forecast]:
+        expected = forecast([one.shuffle_bytes for one in history.runs])
+        anyhow = Admission(1, "")
+        if manager and manager != DEFAULT_SETTINGS[_MANAGER]:
+            return (False, f"the user's own settings name {manager}", None), anyhow, expected
+        rules, is_on, _ = self._rules
+        found = decide(job, rules, is_on=is_on, now=now)
+        if not found.uses_service:
+            return (False, found.reason, found.rule), anyhow, expected
+        if history.taken_off:
+            return (False, history.taken_off, found.rule), anyhow, expected
+        room = self._room()
+        load = 0 if room is None else self._load(connection, now)
+        fewer = found.rule is not None and found.rule.fewer_copies
+        admission = admit(expected, room, load, fewer_copies=fewer)
+        return (True, found.reason, found.rule), admission, expected
+
+    def _load(self, connection: sa.Connection, now: float) -> int:
+        """Return what running jobs were promised. The sum over all of them is taken once a second."""
+        if time.monotonic() > self._summed + _SUMMED_FOR:
+            self._promised, self._summed = _store.promised(connection, now), time.monotonic()
+        return self._promised
+
+    def _settings_of_service(
+        self, job: Job, rule: Rule | None, admission: Admission
+    ) -> dict[str, str]:
+        found = {} if job.engine != "spark" else dict(DEFAULT_SETTINGS)
+        if self._servers is not None:
+            name = "spark.treadle.servers" if job.engine == "spark" else "treadle.shuffle.servers"
+            found[name] = self._servers
+        if (
+            admission.copies == 1
+            and job.engine == "spark"
+            and rule is not None
+            and rule.fewer_copies
+        ):
+            found["spark.treadle.copies"] = "1"
+        return {**found, **(rule.settings if rule else {})}
+
+    # Ends
+
+    def ended(self, identity: str, end: End) -> Future[dict[str, Any]]:
+        """Take the end of a run. The future raises ``KeyError`` if nobody knows it; a second end changes nothing."""
+        return self.database.write(lambda c: self._ended(c, identity, end))
+
+    def _ended(self, connection: sa.Connection, identity: str, end: End) -> dict[str, Any]:
+        row = _store.job_of(connection, identity)
+        if row is None:
+            raise KeyError(f"there is no job {identity}")
+        if row["state"] not in (_store.RUNNING, _store.SILENT):
+            return {"id": identity, "state": row["state"], "alerts": []}
+        now = self._clock()
+        at = now if end.at is None else end.at
+        # The clock may have been set back since.
+        duration = max(0.0, at - row["at"]) if end.duration is None else end.duration
+        end = replace(end, duration=duration, at=at)
+        job = _job(row)
+        history, tuning = _store.recurring_of(connection, job.recurring) or (History(), Tuning())
+        on_service = row["verdict"] == _SERVICE
+        if history.runs and history.runs[-1].on_service != on_service:
+            # Runs on the service and without it are not compared with each other.
+            tuning.end_trial("the job has changed between the service and stock shuffle", now)
+            tuning.recent = []
+        found = judge(job.pattern, end, on_service, history, row["change"])
+        if (decided := tuning.ended(duration, row["change"], now, failed=end.failed)) is not None:
+            _store.note(
+                connection,
+                now,
+                "coordinator",
+                f"change {decided.state}",
+                job.recurring,
+                _told(decided),
+            )
+        values = {
+            name: value for name, value in end.to_dict().items() if name not in ("at", "failed")
+        }
+        state = _store.FAILED if end.failed else _store.FINISHED
+        _store.update_job(connection, identity, {**values, "state": state, "ended": at})
+        self._promised -= (row["predicted_bytes"] or 0) * row["copies"]
+        _store.keep_recurring(connection, job, history, tuning, now)
+        _store.add_alerts(connection, found, now, identity, job.recurring)
+        _store.count_in_hour(
+            connection, now, row["verdict"], ended=1, failed=int(end.failed),
+            fell_back=int(end.fallbacks > 0), bytes=end.shuffle_bytes or 0,
+        )  # fmt: skip
+        if found:
+            self._notify(found)
+        return {"id": identity, "state": state, "alerts": [one.text for one in found]}
+
+    def measured(self, identity: str, application: Application) -> Future[list[Finding]]:
+        """Take the measures of a run: diagnose it, and propose a change where the mode of its job permits that."""
+        found = diagnose(application)
+        proposals = [
+            Proposal(one.rule, one.parameter, one.old, one.new, one.evidence, one.expected)
+            for one in found
+            if one.parameter is not None and one.new is not None
+        ]
+
+        def write(connection: sa.Connection) -> list[Finding]:
+            row = _store.job_of(connection, identity)
+            if row is None:
+                raise KeyError(f"there is no job {identity}")
+            body = {
+                "application": application.to_dict(),
+                "findings": [one.to_dict() for one in found],
+            }
+            _store.keep_measures(connection, identity, body)
+            known = _store.recurring_of(connection, row["recurring"])
+            if known is None:
+                return found
+            history, tuning = known
+            now = self._clock()
+            change = tuning.proposed(proposals, now, self._rules[2])
+            if change is not None:
+                _store.keep_recurring(connection, _job(row), history, tuning, now)
+                _store.note(
+                    connection,
+                    now,
+                    "coordinator",
+                    f"change {change.state}",
+                    row["recurring"],
+                    _told(change),
+                )
+            return found
+
+        return self.database.write(write, 30.0)
+
+    def observed(self, application: Application) -> str:
+        """Take an application that an event log tells of, with or without a decision; return the id of its run.
+
+        One that still runs is known, and has no end yet.
+        """
+        identity = application.decision or application.id
+        if not _ID.match(identity):
+            raise ValueError(f"{identity!r} is no id of an application")
+
+        def write(connection: sa.Connection) -> None:
+            if _store.job_of(connection, identity) is not None:
+                return
+            job = application.job()
+            row: dict[str, Any] = {
+                **job.to_dict(), "id": identity, "at": application.began, "recurring": job.recurring,
+                "verdict": _UNASKED, "reason": "nobody asked; its event log was read", "rule": None,
+                "rule_version": None, "settings": {}, "copies": 0, "change": 0,
+                "predicted_bytes": None, "state": _store.RUNNING,
+            }  # fmt: skip
+            _store.new_job(connection, row)
+            _store.count_run(connection, job, application.began)
+            _store.count_in_hour(connection, application.began, _UNASKED, jobs=1)
+
+        self.database.write_now(write)
+        end = application.end()
+        if end is not None:
+            self.ended(identity, end).result(15)
+        self.measured(identity, application).result(45)
+        return identity
+
+    def forget(self, days: float) -> None:
+        """Take away what began so many days ago. A run without an end for a day is silent: its end still counts."""
+        now = self._clock()
+        self.database.write_now(lambda c: _store.silence(c, now - _SILENT_AFTER))
+        for _ in range(_FORGOTTEN_AT_ONCE):
+            # In parts, so that decisions come between them.
+            gone = self.database.write_now(
+                lambda c: _store.forget(c, now - days * 24 * 3600.0, 2000)
+            )
+            if gone < 2000:
+                break
+
+    # Rules
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The present rules, in their order."""
+        return self._rules[0]
+
+    def refresh(self) -> None:
+        """Read the rules anew: another coordinator of the same database may have changed them."""
+        with self._lock:
+            self._rules = self.database.read(_rules_of)
+
+    @property
+    def is_on(self) -> bool:
+        """The switch for all."""
+        return self._rules[1]
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """Times in which no setting is tried."""
+        return self._rules[2]
+
+    def keep_rule(self, rule: Rule, who: str, text: str = "", place: int | None = None) -> Rule:
+        """Write a rule, or a new version of one.
+
+        Raises
+        ------
+        KeyError
+            There is no rule of its id.
+        """
+
+        def write(connection: sa.Connection) -> Rule:
+            kept = _store.keep_rule(connection, rule, self._clock(), who, text[:LONGEST], place)
+            what = "rule made" if rule.id == 0 else "rule changed"
+            _store.note(connection, self._clock(), who, what, f"rule {kept.id}", kept.to_dict())
+            return kept
+
+        return self._changed(write)
+
+    def delete_rule(self, rule: int, who: str) -> None:
+        """Take a rule away; its versions stay."""
+
+        def write(connection: sa.Connection) -> None:
+            _store.delete_rule(connection, rule, self._clock(), who)
+            _store.note(connection, self._clock(), who, "rule deleted", f"rule {rule}")
+
+        self._changed(write)
+
+    def switch(self, is_on: bool, who: str) -> None:
+        """Switch the service on or off for all jobs that begin from now on."""
+
+        def write(connection: sa.Connection) -> None:
+            _store.keep_setting(connection, "is_on", is_on)
+            what = "switched on" if is_on else "switched off"
+            _store.note(connection, self._clock(), who, what, "all jobs")
+
+        self._changed(write)
+
+    def keep_windows(self, windows: Sequence[Window], who: str) -> None:
+        """Write the times in which no setting is tried."""
+        bodies = [[one.begins, one.ends, one.reason] for one in windows]
+
+        def write(connection: sa.Connection) -> None:
+            _store.keep_setting(connection, "windows", bodies)
+            _store.note(connection, self._clock(), who, "windows changed", "all jobs", bodies)
+
+        self._changed(write)
+
+    def try_rule(self, rule: Rule, begin: float, end: float) -> DryRun:
+        """Try a rule on the jobs of a time."""
+        jobs = self.database.read(lambda c: _store.past(c, begin, end, _MOST_TRIED))
+        return try_rule(rule, self.rules, jobs)
+
+    def _changed(self, write: Callable[[sa.Connection], _Value]) -> _Value:
+        """Write, and read the rules anew. One at a time, so that the newest are the last that are read."""
+        with self._lock:
+            kept = self.database.write_now(write)
+            self._rules = self.database.read(_rules_of)
+        return kept
+
+    # Recurring jobs and alerts
+
+    def put_back(self, key: str, who: str) -> None:
+        """Let a recurring job that was taken off come onto the service again."""
+
+        def change(history: History, _tuning: Tuning) -> None:
+            history.taken_off, history.failures = "", 0
+
+        self._change_recurring(key, who, "put back", change)
+
+    def set_mode(self, key: str, mode: str, who: str) -> None:
+        """Say what tuning may do with a recurring job: ``watch``, ``propose`` or ``apply``."""
+        if mode not in MODES:
+            raise ValueError(f"a mode is one of {', '.join(MODES)}, not {mode!r}")
+
+        def change(_history: History, tuning: Tuning) -> None:
+            tuning.mode = mode
+
+        self._change_recurring(key, who, f"mode {mode}", change)
+
+    def begin_change(self, key: str, number: int, who: str) -> None:
+        """Try a change that was proposed."""
+
+        def change(_history: History, tuning: Tuning) -> None:
+            for one in tuning.changes:
+                if one.number == number:
+                    tuning.begin(one, self._clock())
+                    return
+            raise KeyError(f"there is no change {number} of {key}")
+
+        self._change_recurring(key, who, f"change {number} begun", change)
+
+    def end_change(self, key: str, who: str) -> None:
+        """Roll back the change that is tried."""
+
+        def change(_history: History, tuning: Tuning) -> None:
+            tuning.end_trial(f"{who} ended it", self._clock())
+
+        self._change_recurring(key, who, "change ended", change)
+
+    def _change_recurring(
+        self, key: str, who: str, what: str, change: Callable[[History, Tuning], None]
+    ) -> None:
+        def write(connection: sa.Connection) -> None:
+            known = _store.recurring_of(connection, key)
+            runs = _store.runs_of(connection, key, 1)
+            if known is None or not runs:
+                raise KeyError(f"there is no recurring job {key}")
+            change(*known)
+            _store.keep_recurring(connection, _job(runs[0]), *known, self._clock())
+            _store.note(connection, self._clock(), who, what, key)
+
+        self.database.write_now(write)
+
+    def note(self, who: str, what: str, subject: str) -> None:
+        """Write a line of the audit log about what was done elsewhere."""
+        now = self._clock()
+        self.database.write_now(lambda c: _store.note(c, now, who, what, subject[:200]))
+
+    def close_alert(self, number: int, who: str) -> None:
+        """Close an alert."""
+
+        def write(connection: sa.Connection) -> None:
+            _store.close_alert(connection, number, self._clock(), who)
+            _store.note(connection, self._clock(), who, "alert closed", f"alert {number}")
+
+        self.database.write_now(write)
+
+
+def _names(values: Mapping[str, Any], field: str) -> frozenset[str]:
+    names = values.get(field) or []
+    is_list = isinstance(names, Sequence) and not isinstance(names, str)
+    if not is_list or len(names) > _MOST_NAMES or not all(isinstance(n, str) for n in names):
+        raise ValueError(f"{field} must be a list of at most {_MOST_NAMES} names of settings")
+    return frozenset(names)
+
+
+def _rules_of(connection: sa.Connection) -> tuple[tuple[Rule, ...], bool, tuple[Window, ...]]:
+    windows = tuple(Window(*one) for one in _store.setting(connection, "windows", []))
+    return tuple(_store.rules(connection)), bool(_store.setting(connection, "is_on", True)), windows
+
+
+def _job(row: Mapping[str, Any]) -> Job:
+    return Job.of({name: row[name] for name in Job().to_dict()})
+
+
+def _decision(row: Mapping[str, Any]) -> dict[str, Any]:
+    names = (
+        "id",
+        "reason",
+        "settings",
+        "rule",
+        "rule_version",
+        "copies",
+        "change",
+        "predicted_bytes",
+    )
+    return {"uses_service": row["verdict"] == _SERVICE, **{name: row[name] for name in names}}
+
+
+def _told(change: Change) -> dict[str, Any]:
+    names = ("number", "rule", "parameter", "old", "new", "state", "reason", "ratio")
+    return {name: getattr(change, name) for name in names}

@@ -1,0 +1,140 @@
+"""The process of a coordinator: its parts, its socket, and their end."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import uvicorn
+
+from treadle.coordinator._access import Access, read_tokens
+from treadle.coordinator._app import app_of
+from treadle.coordinator._notify import Notifier
+from treadle.coordinator._pages import add_pages
+from treadle.coordinator._polling import LogFolders, Poller, Servers
+from treadle.coordinator._service import Coordinator
+
+__all__ = ["Options", "serve"]
+
+# How many looks at the servers may fail before their room is not known.
+_LOOKS = 3
+
+
+@dataclass(frozen=True)
+class Options:
+    """Those of ``treadle coordinator``."""
+
+    database: str
+    listen: str
+    tokens: Path | None
+    certificate: str | None
+    key: str | None
+    proxy_header: str | None
+    proxies: Sequence[str]
+    operators: Sequence[str]
+    hosts: Sequence[str]
+    servers: str | None
+    credentials: Mapping[str, Any]
+    logs: Sequence[Path]
+    poll: float
+    keep_days: float
+    webhook: str | None
+    mails: Sequence[str]
+    smtp: str | None
+    insecure: bool
+
+
+def serve(options: Options) -> None:
+    """Serve until the process is interrupted.
+
+    Raises
+    ------
+    ValueError
+        Other machines would be served without a login, or without TLS.
+    OSError
+        The port is taken.
+    """
+    host, port = _listening_at(options)
+    is_open = options.tokens is None and options.proxy_header is None
+    access = Access(
+        None if is_open else read_tokens(options.tokens) if options.tokens else {},
+        proxy_header=options.proxy_header,
+        proxies=options.proxies,
+        operators=options.operators,
+        hosts=[*options.hosts, host, f"[{host}]"],
+    )
+    with ExitStack() as stack:
+        notifier = Notifier(options.webhook, options.mails, options.smtp)
+        stack.callback(notifier.close)
+        looks: list[Callable[[], None]] = []
+        servers = None
+        if options.servers is not None:
+            servers = Servers(options.servers, options.credentials, _LOOKS * options.poll + 10)
+            looks.append(servers.look)
+        coordinator = Coordinator(
+            options.database,
+            servers=options.servers,
+            room=servers.room if servers else lambda: None,
+            notify=notifier,
+        )
+        stack.callback(coordinator.close)
+        if options.logs:
+            looks.append(LogFolders(options.logs, coordinator).look)
+        looks.append(coordinator.refresh)
+        looks.append(lambda: coordinator.forget(options.keep_days))
+        stack.callback(Poller(options.poll, looks).close)
+        app = app_of(
+            coordinator,
+            access,
+            servers=servers.servers if servers else list,
+            drain=servers.drain if servers else None,
+        )
+        add_pages(app)
+        listener = socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
+        stack.callback(listener.close)
+        scheme = "https" if options.certificate else "http"
+        shown = f"[{host}]" if ":" in host else host
+        address = f"{scheme}://{shown}:{listener.getsockname()[1]}"
+        click.echo(f"listening on {address}")
+        if is_open:
+            # It counts for this run alone, and is not in the log.
+            click.echo(f"page: {address}/login#{access.new_token('operator', 'operator')}")
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, ssl_certfile=options.certificate,
+            ssl_keyfile=options.key, timeout_keep_alive=30, limit_concurrency=1000,
+            proxy_headers=False, server_header=False,
+        )  # fmt: skip
+        uvicorn.Server(config).run([listener])
+
+
+def _listening_at(options: Options) -> tuple[str, int]:
+    host, colon, port = options.listen.rpartition(":")
+    host = host.strip("[]")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"--listen {options.listen}: give HOST:PORT, such as 127.0.0.1:7799")
+    if not _is_loopback(host):
+        if options.tokens is None and options.proxy_header is None:
+            raise ValueError(
+                f"--listen {options.listen} serves other machines: give --tokens FILE, or --proxy-header"
+            )
+        if options.certificate is None and not options.insecure:
+            raise ValueError(
+                f"--listen {options.listen} would send tokens in the clear: give --certificate and --key, "
+                "listen on 127.0.0.1 behind a proxy with TLS, or allow it with --insecure"
+            )
+    return host, int(port)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,413 @@
+"""What the coordinator writes into its tables, and reads from them: one function a question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+
+from treadle.coordinator._jobs import Job
+from treadle.coordinator._rules import Rule
+from treadle.coordinator._tables import (
+    alerts,
+    audit,
+    hours,
+    jobs,
+    measures,
+    recurring,
+    rule_versions,
+    settings,
+)
+from treadle.coordinator._tuning import Tuning
+from treadle.coordinator._watching import Alert, History
+
+__all__ = [
+    "FAILED",
+    "FINISHED",
+    "RUNNING",
+    "SILENT",
+    "add_alerts",
+    "alerts_page",
+    "audit_page",
+    "close_alert",
+    "count_in_hour",
+    "count_run",
+    "delete_rule",
+    "forget",
+    "job_of",
+    "jobs_page",
+    "keep_measures",
+    "keep_recurring",
+    "keep_rule",
+    "keep_setting",
+    "measures_of",
+    "new_job",
+    "note",
+    "overview",
+    "past",
+    "promised",
+    "recurring_of",
+    "recurring_page",
+    "rule_history",
+    "rules",
+    "runs_of",
+    "setting",
+    "silence",
+    "update_job",
+]
+
+RUNNING, FINISHED, FAILED = "running", "finished", "failed"
+# Of a run that nobody has reported the end of.
+SILENT = "silent"
+# A job that has not told its end for so many seconds takes no room any more.
+# Names that begin in one way.
+_MANY = 20_000
+_PROMISED_FOR = 24 * 3600.0
+_JOB_FIELDS = ("cluster", "queue", "user", "name", "engine", "version")
+
+
+def setting(connection: sa.Connection, name: str, default: Any = None) -> Any:
+    """Return a setting of the coordinator, such as the switch for all."""
+    row = connection.execute(sa.select(settings.c.value).where(settings.c.name == name)).first()
+    return default if row is None else row[0]
+
+
+def keep_setting(connection: sa.Connection, name: str, value: Any) -> None:
+    """Write a setting."""
+    same = settings.c.name == name
+    if connection.execute(settings.update().where(same).values(value=value)).rowcount == 0:
+        connection.execute(settings.insert().values(name=name, value=value))
+
+
+def note(
+    connection: sa.Connection, at: float, who: str, what: str, subject: str, body: Any = None
+) -> None:
+    """Write a line of the audit log. Each change does so in its own transaction."""
+    connection.execute(
+        audit.insert().values(at=at, who=who, what=what, subject=subject, body=body or {})
+    )
+
+
+def audit_page(connection: sa.Connection, before: int | None, limit: int) -> list[dict[str, Any]]:
+    """Return lines of the audit log, the latest first."""
+    query = sa.select(audit).order_by(audit.c.number.desc()).limit(limit)
+    return _rows(connection, query if before is None else query.where(audit.c.number < before))
+
+
+# Rules
+
+
+def rules(connection: sa.Connection) -> list[Rule]:
+    """Return the present version of each rule, in their order."""
+    newest = (
+        sa.select(rule_versions.c.rule, sa.func.max(rule_versions.c.version).label("version"))
+        .group_by(rule_versions.c.rule)
+        .subquery()
+    )
+    query = (
+        sa.select(rule_versions)
+        .join(
+            newest,
+            sa.and_(
+                rule_versions.c.rule == newest.c.rule, rule_versions.c.version == newest.c.version
+            ),
+        )
+        .where(sa.not_(rule_versions.c.is_deleted))
+        .order_by(rule_versions.c.place, rule_versions.c.rule)
+    )
+    return [_rule(row) for row in _rows(connection, query)]
+
+
+def rule_history(connection: sa.Connection, rule: int) -> list[dict[str, Any]]:
+    """Return all versions of a rule, the latest first."""
+    query = sa.select(rule_versions).where(rule_versions.c.rule == rule)
+    return _rows(connection, query.order_by(rule_versions.c.version.desc()))
+
+
+def keep_rule(
+    connection: sa.Connection, rule: Rule, at: float, author: str, text: str, place: int | None
+) -> Rule:
+    """Write a new version of a rule, or a new rule if its id is 0; return it with its numbers.
+
+    Raises
+    ------
+    KeyError
+        There is no such rule.
+    """
+    if rule.id == 0:
+        last = connection.execute(sa.select(sa.func.max(rule_versions.c.rule))).scalar() or 0
+        kept = replace(rule, id=last + 1, version=1)
+        place = last + 1 if place is None else place
+    else:
+        row = _newest(connection, rule.id)
+        kept = replace(rule, version=row["version"] + 1)
+        place = row["place"] if place is None else place
+    _insert_version(connection, kept, at, author, text, place, is_deleted=False)
+    return kept
+
+
+def delete_rule(connection: sa.Connection, rule: int, at: float, author: str) -> None:
+    """Write that a rule is gone. Its versions stay.
+
+    Raises
+    ------
+    KeyError
+        There is no such rule.
+    """
+    row = _newest(connection, rule)
+    kept = replace(_rule(row), version=row["version"] + 1)
+    _insert_version(connection, kept, at, author, "deleted", row["place"], is_deleted=True)
+
+
+def _newest(connection: sa.Connection, rule: int) -> Mapping[str, Any]:
+    found = rule_history(connection, rule)
+    if not found or found[0]["is_deleted"]:
+        raise KeyError(f"there is no rule {rule}")
+    return found[0]
+
+
+def _insert_version(
+    connection: sa.Connection, rule: Rule, at: float, author: str, text: str, place: int, *, is_deleted: bool
+) -> None:  # fmt: skip
+    connection.execute(
+        rule_versions.insert().values(
+            rule=rule.id, version=rule.version, at=at, author=author, note=text,
+            is_deleted=is_deleted, place=place, body=rule.to_dict(),
+        )
+    )  # fmt: skip
+
+
+def _rule(row: Mapping[str, Any]) -> Rule:
+    return Rule.of({**row["body"], "id": row["rule"], "version": row["version"]})
+
+
+# Jobs
+
+
+# Statements of each decision are built once.
+_INSERT_JOB = jobs.insert()
+_JOB = sa.select(jobs).where(jobs.c.id == sa.bindparam("which"))
+_RECURRING = sa.select(recurring.c.history, recurring.c.tuning).where(
+    recurring.c.key == sa.bindparam("which")
+)
+_COUNT_RUN = (
+    recurring.update()
+    .where(recurring.c.key == sa.bindparam("which"))
+    .values(last=sa.bindparam("at"), runs=recurring.c.runs + 1)
+)
+_SUMS = ("jobs", "ended", "failed", "fell_back", "bytes")
+_COUNT_HOUR = (
+    hours.update()
+    .where(hours.c.hour == sa.bindparam("at_hour"), hours.c.verdict == sa.bindparam("of_verdict"))
+    .values({name: hours.c[name] + sa.bindparam(f"more_{name}") for name in _SUMS})
+)
+
+
+def new_job(connection: sa.Connection, values: Mapping[str, Any]) -> None:
+    """Write a run of a job with its decision."""
+    connection.execute(_INSERT_JOB, dict(values))
+
+
+def job_of(connection: sa.Connection, identity: str) -> dict[str, Any] | None:
+    """Return a run by its id."""
+    row = connection.execute(_JOB, {"which": identity}).mappings().first()
+    return None if row is None else dict(row)
+
+
+def update_job(connection: sa.Connection, identity: str, values: Mapping[str, Any]) -> None:
+    """Write what a run has come to."""
+    connection.execute(jobs.update().where(jobs.c.id == identity).values(**values))
+
+
+def count_in_hour(connection: sa.Connection, at: float, verdict: str, **counts: int) -> None:
+    """Add to the sums of an hour."""
+    hour = int(at // 3600)
+    more = {f"more_{name}": counts.get(name, 0) for name in _SUMS}
+    found = connection.execute(_COUNT_HOUR, {"at_hour": hour, "of_verdict": verdict, **more})
+    if found.rowcount == 0:
+        none = dict.fromkeys(_SUMS, 0)
+        connection.execute(hours.insert(), {"hour": hour, "verdict": verdict, **none, **counts})
+
+
+def overview(connection: sa.Connection, since: float) -> list[dict[str, Any]]:
+    """Return the sums by hour and verdict since a time."""
+    query = sa.select(hours).where(hours.c.hour >= int(since // 3600)).order_by(hours.c.hour)
+    return _rows(connection, query)
+
+
+def promised(connection: sa.Connection, now: float) -> int:
+    """Return the bytes that running jobs were admitted with, all copies."""
+    total = sa.func.coalesce(sa.func.sum(jobs.c.predicted_bytes * jobs.c.copies), 0)
+    running = sa.and_(jobs.c.state == RUNNING, jobs.c.at > now - _PROMISED_FOR)
+    return int(connection.execute(sa.select(total).where(running)).scalar() or 0)
+
+
+def jobs_page(
+    connection: sa.Connection,
+    *,
+    before: int | None = None,
+    limit: int = 50,
+    name: str = "",
+    user: str = "",
+    state: str = "",
+    verdict: str = "",
+) -> list[dict[str, Any]]:
+    """Return runs, the latest first. ``name`` is how the name begins: that is what an index can find."""
+    query = sa.select(jobs).order_by(jobs.c.number.desc()).limit(limit)
+    if before is not None:
+        query = query.where(jobs.c.number < before)
+    if name:
+        query = query.where(_begins(connection, name))
+    if user:
+        query = query.where(jobs.c.user == user)
+    if state:
+        query = query.where(jobs.c.state == state)
+    if verdict:
+        query = query.where(jobs.c.verdict == verdict)
+    return _rows(connection, query)
+
+
+def _begins(connection: sa.Connection, name: str) -> sa.ColumnElement[bool]:
+    """Return whether a name begins so, in the form that the index serves.
+
+    Where very many names begin so, the latest ones are found sooner without that index: SQLite does not know how many
+    there are.
+    """
+    if connection.dialect.name != "sqlite":
+        return jobs.c.name.startswith(name, autoescape=True)
+    end = name + "\U0010ffff"
+    in_range = sa.and_(jobs.c.name >= name, jobs.c.name < end)
+    some = sa.select(jobs.c.number).where(in_range).limit(_MANY).subquery()
+    count = connection.execute(sa.select(sa.func.count()).select_from(some)).scalar() or 0
+    if count < _MANY:
+        return in_range
+    text = jobs.c.name.concat("")
+    return sa.and_(text >= name, text < end)
+
+
+def runs_of(connection: sa.Connection, key: str, limit: int) -> list[dict[str, Any]]:
+    """Return the runs of a recurring job, the latest first."""
+    query = sa.select(jobs).where(jobs.c.recurring == key)
+    return _rows(connection, query.order_by(jobs.c.number.desc()).limit(limit))
+
+
+def past(
+    connection: sa.Connection, begin: float, end: float, limit: int
+) -> list[tuple[Job, int, float]]:
+    """Return jobs of a time with their bytes: what a rule is tried on."""
+    columns = [*(jobs.c[name] for name in _JOB_FIELDS), jobs.c.shuffle_bytes, jobs.c.at]
+    query = sa.select(*columns).where(jobs.c.at >= begin, jobs.c.at < end).limit(limit)
+    return [(Job(*row[:6]), row[6] or 0, row[7]) for row in connection.execute(query)]
+
+
+def keep_measures(connection: sa.Connection, identity: str, body: Any) -> None:
+    """Write the measures of a run, in place of earlier ones."""
+    same = measures.c.job == identity
+    if connection.execute(measures.update().where(same).values(body=body)).rowcount == 0:
+        connection.execute(measures.insert().values(job=identity, body=body))
+
+
+def forget(connection: sa.Connection, before: float, limit: int) -> int:
+    """Take away runs that began before a time, with their measures and alerts: at most so many. Return their number."""
+    old = sa.select(jobs.c.id).where(jobs.c.at < before).order_by(jobs.c.at).limit(limit)
+    gone = list(connection.execute(old).scalars())
+    for at in range(0, len(gone), 500):
+        some = gone[at : at + 500]
+        connection.execute(measures.delete().where(measures.c.job.in_(some)))
+        connection.execute(alerts.delete().where(alerts.c.job.in_(some)))
+        connection.execute(jobs.delete().where(jobs.c.id.in_(some)))
+    return len(gone)
+
+
+def silence(connection: sa.Connection, before: float) -> None:
+    """Say of runs that began before a time, and that nobody has reported the end of, that they are silent."""
+    is_old = sa.and_(jobs.c.state == RUNNING, jobs.c.at < before)
+    connection.execute(jobs.update().where(is_old).values(state=SILENT))
+
+
+def measures_of(connection: sa.Connection, identity: str) -> Any:
+    """Return the measures of a run, or None."""
+    return connection.execute(sa.select(measures.c.body).where(measures.c.job == identity)).scalar()
+
+
+# Recurring jobs
+
+
+def recurring_of(connection: sa.Connection, key: str) -> tuple[History, Tuning] | None:
+    """Return what is remembered of a recurring job."""
+    row = connection.execute(_RECURRING, {"which": key}).first()
+    return None if row is None else (History.of(row[0]), Tuning.of(row[1]))
+
+
+def keep_recurring(
+    connection: sa.Connection, job: Job, history: History, tuning: Tuning, at: float, runs: int = 0
+) -> None:
+    """Write what is remembered of a recurring job, with as many runs more."""
+    body = {"history": history.to_dict(), "tuning": tuning.to_dict()}
+    added = {"last": at, "runs": recurring.c.runs + runs} if runs else {}
+    same = recurring.c.key == job.recurring
+    if connection.execute(recurring.update().where(same).values(**body, **added)).rowcount == 0:
+        connection.execute(
+            recurring.insert().values(
+                key=job.recurring, cluster=job.cluster, queue=job.queue, user=job.user,
+                pattern=job.pattern, engine=job.engine, last=at, runs=runs, **body,
+            )
+        )  # fmt: skip
+
+
+def count_run(connection: sa.Connection, job: Job, at: float) -> None:
+    """Count a run of a recurring job, which is made when it is the first."""
+    if connection.execute(_COUNT_RUN, {"which": job.recurring, "at": at}).rowcount == 0:
+        keep_recurring(connection, job, History(), Tuning(), at, 1)
+
+
+def recurring_page(
+    connection: sa.Connection, limit: int, key: str | None = None
+) -> list[dict[str, Any]]:
+    """Return recurring jobs, those that ran last first; or one."""
+    query = sa.select(recurring).order_by(recurring.c.last.desc()).limit(limit)
+    return _rows(connection, query if key is None else query.where(recurring.c.key == key))
+
+
+# Alerts
+
+
+def add_alerts(
+    connection: sa.Connection, found: Sequence[Alert], at: float, job: str, key: str
+) -> None:
+    """Write alerts."""
+    for one in found:
+        connection.execute(
+            alerts.insert().values(at=at, kind=one.kind, job=job, recurring=key, text=one.text)
+        )
+
+
+def alerts_page(
+    connection: sa.Connection, *, only_open: bool, before: int | None, limit: int
+) -> list[dict[str, Any]]:
+    """Return alerts, the latest first."""
+    query = sa.select(alerts).order_by(alerts.c.number.desc()).limit(limit)
+    if only_open:
+        query = query.where(alerts.c.closed.is_(None))
+    return _rows(connection, query if before is None else query.where(alerts.c.number < before))
+
+
+def close_alert(connection: sa.Connection, number: int, at: float, who: str) -> None:
+    """Close an alert; one that is closed stays as it is.
+
+    Raises
+    ------
+    KeyError
+        There is no such alert.
+    """
+    same = alerts.c.number == number
+    if connection.execute(sa.select(alerts.c.number).where(same)).first() is None:
+        raise KeyError(f"there is no alert {number}")
+    still_open = sa.and_(same, alerts.c.closed.is_(None))
+    connection.execute(alerts.update().where(still_open).values(closed=at, closed_by=who))
+
+
+def _rows(connection: sa.Connection, query: sa.Select[Any]) -> list[dict[str, Any]]:
+    return [dict(row) for row in connection.execute(query).mappings()]

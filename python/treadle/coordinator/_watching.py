@@ -1,0 +1,185 @@
+"""What the end of a job says: alerts, and jobs that are taken off the service by themselves."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+__all__ = ["Alert", "End", "History", "Run", "judge", "noise_of"]
+
+# Failures in a row on the service after which a recurring job is taken off it.
+MOST_FAILURES = 2
+# Runs of a history that count, and the fewest that show how much they differ.
+RUNS_KEPT = 60
+_FEWEST = 5
+# Standard deviations above the usual that are an alert, and the least share of the duration.
+_SIGMAS = 3.0
+_LEAST_SLOWDOWN = 1.1
+# Two equal durations do not show that a job has no noise.
+LEAST_NOISE = 0.02
+
+_CAUSES = ("", "service", "job", "unknown")
+_LONGEST_TEXT = 2000
+
+
+@dataclass(frozen=True)
+class End:
+    """How a job ended. Times are seconds, and of the blocked time all tasks together."""
+
+    failed: bool = False
+    cause: str = ""
+    """Of a failure: ``service``, ``job`` or ``unknown``."""
+    error: str = ""
+    duration: float | None = None
+    shuffle_bytes: int | None = None
+    input_bytes: int | None = None
+    blocked: float | None = None
+    retries: int = 0
+    fallbacks: int = 0
+    """Shuffles that ran on stock shuffle although the job was on the service."""
+    lost_servers: int = 0
+    at: float | None = None
+    """Seconds since 1970; by default when it is reported."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> End:
+        """Return the end of a dictionary.
+
+        Raises
+        ------
+        ValueError
+            A field is unknown, or has a value that it cannot have.
+        """
+        known = {one.name for one in fields(cls)}
+        if unknown := sorted(set(values) - known):
+            raise ValueError(
+                f"an end has no {', '.join(unknown)}: it has {', '.join(sorted(known))}"
+            )
+        found: dict[str, Any] = {}
+        for name, value in values.items():
+            if value is None:
+                continue
+            if name == "failed":
+                if not isinstance(value, bool):
+                    raise ValueError("failed of an end must be true or false")
+            elif name in ("cause", "error"):
+                if not isinstance(value, str):
+                    raise ValueError(f"{name} of an end must be text")
+                value = value[:_LONGEST_TEXT].replace("\0", "").encode("utf-8", "replace").decode()
+            else:
+                is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+                if not is_number or not 0 <= value < 2**62:
+                    raise ValueError(f"{name} of an end must be a number of at least 0")
+                value = float(value) if name in ("duration", "blocked", "at") else int(value)
+            found[name] = value
+        if found.get("cause", "") not in _CAUSES:
+            raise ValueError(f"cause of an end must be one of {', '.join(_CAUSES[1:])}")
+        return cls(**found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its fields."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is remembered of a run of a recurring job."""
+
+    duration: float
+    shuffle_bytes: int
+    on_service: bool
+    change: int = 0
+    """The change of settings that it was run with; 0: none."""
+
+
+@dataclass
+class History:
+    """What is remembered of a recurring job."""
+
+    runs: list[Run] = field(default_factory=list)
+    """The latest ones that did not fail, the latest last."""
+    failures: int = 0
+    """On the service, since the last success there."""
+    taken_off: str = ""
+    """Why it is not taken onto the service; empty: it may be."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> History:
+        """Return the history that :meth:`to_dict` wrote."""
+        runs = [Run(*one) for one in values.get("runs", ())]
+        return cls(runs, values.get("failures", 0), values.get("taken_off", ""))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what JSON can keep."""
+        runs = [[r.duration, r.shuffle_bytes, r.on_service, r.change] for r in self.runs]
+        return {"runs": runs, "failures": self.failures, "taken_off": self.taken_off}
+
+
+@dataclass(frozen=True)
+class Alert:
+    """What somebody should look at."""
+
+    kind: str
+    """``failed``, ``fell back``, ``slower`` or ``taken off``."""
+    text: str
+
+
+def noise_of(durations: Sequence[float]) -> float:
+    """Return the standard deviation of the logarithm of durations, which a few outliers do not change."""
+    logs = [math.log(max(one, 1e-3)) for one in durations]
+    if len(logs) < 2:
+        return LEAST_NOISE
+    middle = statistics.median(logs)
+    robust = 1.4826 * statistics.median(abs(one - middle) for one in logs)
+    # Of few values the median deviation is often far too small.
+    return max(LEAST_NOISE, robust, statistics.stdev(logs) if len(logs) < 10 else 0.0)
+
+
+def judge(name: str, end: End, on_service: bool, history: History, change: int = 0) -> list[Alert]:
+    """Take the end of a run into its history, and return the alerts that it gives."""
+    alerts = []
+    if end.failed:
+        if on_service and end.cause == "service":
+            alerts.append(
+                Alert(
+                    "failed",
+                    f"{name} failed because of the service: {end.error or 'no reason is told'}",
+                )
+            )
+        if on_service and end.cause != "job":
+            history.failures += 1
+            if history.failures >= MOST_FAILURES and not history.taken_off:
+                history.taken_off = f"it failed {history.failures} times in a row on the service"
+                alerts.append(
+                    Alert("taken off", f"{name} is taken off the service: {history.taken_off}")
+                )
+        return alerts
+    if on_service:
+        history.failures = 0
+        if end.fallbacks:
+            alerts.append(
+                Alert(
+                    "fell back", f"{name} fell back to stock shuffle for {end.fallbacks} shuffles"
+                )
+            )
+    if end.duration is None:
+        return alerts
+    # Runs with a change of settings that is on trial are the tuning's to judge.
+    usual = [one.duration for one in history.runs if one.change == 0]
+    if change == 0 and len(usual) >= _FEWEST:
+        middle = statistics.median(usual)
+        limit = middle * max(_LEAST_SLOWDOWN, math.exp(_SIGMAS * noise_of(usual)))
+        if end.duration > limit:
+            alerts.append(
+                Alert(
+                    "slower",
+                    f"{name} took {end.duration:.0f} s instead of {middle:.0f} s; "
+                    f"by its history up to {limit:.0f} s are usual",
+                )
+            )
+    history.runs.append(Run(end.duration, end.shuffle_bytes or 0, on_service, change))
+    del history.runs[:-RUNS_KEPT]
+    return alerts

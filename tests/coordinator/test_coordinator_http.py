@@ -1,0 +1,474 @@
+"""Decisions, ends, rules and alerts over HTTP, and who may do what."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from fastapi.testclient import TestClient
+
+from treadle.coordinator import _tables
+from treadle.coordinator._access import Access, read_tokens
+from treadle.coordinator._admission import Room
+from treadle.coordinator._app import app_of
+from treadle.coordinator._pages import add_pages
+from treadle.coordinator._service import Coordinator
+
+JOB = {
+    "cluster": "a",
+    "queue": "etl",
+    "user": "ann",
+    "name": "daily 2026-11-30",
+    "version": "3.5.9",
+}
+MANAGER = "spark.shuffle.manager"
+GB = 10**9
+
+
+class Served:
+    """A coordinator with its clients of each role."""
+
+    def __init__(self, url: str, **options) -> None:
+        self.now = 1_000_000.0
+        self.room: Room | None = None
+        self.told: list = []
+        self.coordinator = Coordinator(
+            url, servers="etcd://e/t", room=lambda: self.room, notify=self.told.extend,
+            clock=lambda: self.now, **options,
+        )  # fmt: skip
+        self.access = Access(
+            {},
+            proxy_header="X-User",
+            proxies=["testclient"],
+            operators=["olga"],
+            hosts=["testserver"],
+        )
+        self.app = app_of(self.coordinator, self.access)
+        add_pages(self.app)
+        self.job, self.viewer, self.operator = (
+            self.client(role) for role in ("job", "viewer", "operator")
+        )
+
+    def client(self, role: str) -> TestClient:
+        token = self.access.new_token(f"the {role}", role)
+        return TestClient(
+            self.app, headers={"Authorization": f"Bearer {token}"}, raise_server_exceptions=False
+        )
+
+    def rule(self, **values) -> dict:
+        told = self.operator.post(
+            "/api/rules", json={"rule": {"name": "r", **values}, "note": "why"}
+        )
+        assert told.status_code == 200, told.text
+        return told.json()
+
+    def decide(self, identity: str | None = None, manager: str = "", names=(), **job) -> dict:
+        body = {"id": identity, "job": {**JOB, **job}, "manager": manager, "names": list(names)}
+        told = self.job.post("/api/decisions", json=body)
+        assert told.status_code == 200, told.text
+        return told.json()
+
+    def end(self, identity: str, **values) -> dict:
+        told = self.job.post(f"/api/jobs/{identity}/end", json=values)
+        assert told.status_code == 200, told.text
+        return told.json()
+
+
+@pytest.fixture
+def served(tmp_path: Path):
+    """TREADLE_COORDINATOR_DATABASE runs all tests on another database, which is emptied."""
+    url = os.environ.get("TREADLE_COORDINATOR_DATABASE")
+    if url:
+        engine = sa.create_engine(url)
+        _tables.metadata.drop_all(engine)
+        engine.dispose()
+    made = Served(url or f"sqlite:///{tmp_path}/c.db")
+    yield made
+    made.coordinator.close()
+
+
+of_sqlite = pytest.mark.skipif("TREADLE_COORDINATOR_DATABASE" in os.environ, reason="is of SQLite")
+
+
+def test_a_decision_is_kept_and_has_a_reason(served: Served) -> None:
+    assert served.decide()["reason"] == "no rule takes it"
+    rule = served.rule(users=["ann"], settings={"spark.treadle.compression": "zstd"})
+    told = served.decide("one")
+    assert told == {
+        "id": "one", "uses_service": True, "reason": "rule 'r' takes it", "rule": rule["id"], "rule_version": 1,
+        "copies": 2, "change": 0, "predicted_bytes": None,
+        "settings": {
+            MANAGER: "io.treadle.spark.TreadleShuffleManager", "spark.treadle.servers": "etcd://e/t",
+            "spark.treadle.compression": "zstd",
+        },
+    }  # fmt: skip
+    # The same question has the same answer, whatever has changed since.
+    served.operator.post("/api/switch", json={"is_on": False})
+    assert served.decide("one") == told
+    assert served.decide("two")["reason"] == "the service is switched off for all jobs"
+    kept = served.viewer.get("/api/decisions/one").json()
+    assert (kept["name"], kept["state"], kept["verdict"]) == (JOB["name"], "running", "service")
+
+
+def test_the_users_own_settings_win(served: Served) -> None:
+    served.rule()
+    told = served.decide(manager="org.apache.celeborn.Manager")
+    assert not told["uses_service"]
+    assert told["reason"] == "the user's own settings name org.apache.celeborn.Manager"
+    assert served.decide(manager="io.treadle.spark.TreadleShuffleManager", names=[MANAGER])[
+        "uses_service"
+    ]
+    assert "spark.treadle.servers" not in served.decide(names=["spark.treadle.servers"])["settings"]
+
+
+def test_dask_gets_its_own_settings(served: Served) -> None:
+    served.rule()
+    assert served.decide(engine="dask")["settings"] == {"treadle.shuffle.servers": "etcd://e/t"}
+
+
+def test_decisions_survive_the_process(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/c.db"
+    one = Served(url)
+    one.rule()
+    told = one.decide("x")
+    one.coordinator.close()
+    assert (tmp_path / "c.db").stat().st_mode & 0o077 == 0
+    other, third = Served(url), Served(url)
+    assert other.decide("x") == told
+    # Two processes of one database have the same rules soon.
+    third.rule(name="s")
+    other.coordinator.refresh()
+    assert len(other.coordinator.rules) == 2
+    third.coordinator.close()
+    other.operator.delete("/api/rules/2")
+    assert [rule.name for rule in other.coordinator.rules] == ["r"]
+    other.coordinator.close()
+
+
+def test_rules_have_versions_with_authors(served: Served) -> None:
+    rule = served.rule(percent=10)
+    served.rule(**{**rule, "percent": 50})
+    history = served.viewer.get(f"/api/rules/{rule['id']}/history").json()
+    assert [(one["version"], one["author"], one["note"], one["body"]["percent"]) for one in history] == [
+        (2, "the operator", "why", 50), (1, "the operator", "why", 10),
+    ]  # fmt: skip
+    assert served.operator.delete(f"/api/rules/{rule['id']}").status_code == 200
+    assert served.viewer.get("/api/rules").json()["rules"] == []
+    assert len(served.viewer.get(f"/api/rules/{rule['id']}/history").json()) == 3
+    assert served.operator.post("/api/rules", json={"rule": {**rule}}).status_code == 404
+    assert [one["what"] for one in served.viewer.get("/api/audit").json()] == [
+        "rule deleted", "rule changed", "rule made",
+    ]  # fmt: skip
+
+
+def test_a_rule_is_tried_on_jobs_of_the_past(served: Served) -> None:
+    for n in range(6):
+        served.decide(f"j{n}", user="ann" if n < 4 else "bob", name=f"job {n}")
+        served.end(f"j{n}", duration=1.0, shuffle_bytes=100)
+    body = {
+        "rule": {"name": "r", "users": ["ann"]},
+        "begin": served.now - 10,
+        "end": served.now + 10,
+    }
+    told = served.viewer.post("/api/rules/try", json=body).json()
+    assert told["sentence"] == "would have taken 4 of 6 jobs, 67 % of the bytes; 4 decisions change"
+
+
+def test_what_was_predicted_stands_beside_what_happened(served: Served) -> None:
+    served.rule()
+    for n in range(5):
+        served.decide(f"j{n}")
+        served.end(f"j{n}", duration=10.0, shuffle_bytes=10 * GB)
+    served.room = Room(4, 100 * GB, 200 * GB)
+    told = served.decide("next")
+    assert told["predicted_bytes"] == 12 * GB
+    # Its bytes, twice, are promised to it: the next ones do not fit.
+    for n in range(3):
+        assert served.decide(f"more{n}")["uses_service"] is (n < 2)
+    assert served.decide("last")["reason"] == (
+        "rule 'r' takes it, but 12.0 GB are expected in two copies, and only 8.0 GB are free"
+    )
+    served.end("next", duration=9.0, shuffle_bytes=7 * GB)
+    row = served.viewer.get("/api/decisions/next").json()
+    assert (row["predicted_bytes"], row["shuffle_bytes"]) == (12 * GB, 7 * GB)
+    assert served.decide("again")["uses_service"]
+
+
+def test_an_end_counts_once(served: Served) -> None:
+    served.rule()
+    served.decide("j")
+    assert served.end("j", failed=True, cause="service", error="no room")["state"] == "failed"
+    assert served.end("j", failed=False) == {"id": "j", "state": "failed", "alerts": []}
+    (alert,) = served.viewer.get("/api/alerts").json()
+    assert alert["text"] == "daily * failed because of the service: no room"
+    assert [one.kind for one in served.told] == ["failed"]
+    assert served.job.post("/api/jobs/nobody/end", json={}).status_code == 404
+    assert served.operator.post(f"/api/alerts/{alert['number']}/close").status_code == 200
+    assert served.viewer.get("/api/alerts").json() == []
+    assert served.viewer.get("/api/alerts?only_open=false").json()[0]["closed_by"] == "the operator"
+
+
+def test_a_job_that_fails_twice_is_taken_off_until_it_is_put_back(served: Served) -> None:
+    served.rule()
+    for n in range(2):
+        assert served.decide(f"j{n}")["uses_service"]
+        served.end(f"j{n}", failed=True, cause="service")
+    told = served.decide("j2")
+    assert told["reason"] == "it failed 2 times in a row on the service"
+    assert served.decide(name="another")["uses_service"]
+    key = served.viewer.get("/api/decisions/j2").json()["recurring"]
+    assert served.operator.post(f"/api/recurring/{key}/put-back").status_code == 200
+    assert served.decide("j3")["uses_service"]
+
+
+def test_the_clock_is_set_back(served: Served) -> None:
+    served.rule()
+    served.decide("j")
+    served.now -= 5000
+    assert served.end("j")["state"] == "finished"
+    assert served.viewer.get("/api/decisions/j").json()["duration"] == 0
+    assert served.decide("k")["uses_service"]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({}, "job"), ({"job": {"name": 1}}, "name"), ({"job": {"name": "x" * 500}}, "name"),
+        ({"job": {}, "id": "../x"}, "id"), ({"job": {}, "id": 5}, "id"), ({"job": {}, "names": "x"}, "names"),
+        ({"job": {}, "manager": 1}, "manager"),
+    ],
+)  # fmt: skip
+def test_malformed_questions_are_refused_by_name(served: Served, body, words) -> None:
+    told = served.job.post("/api/decisions", json=body)
+    assert told.status_code == 422
+    assert words in told.json()["detail"]
+
+
+def test_text_that_no_database_keeps_is_refused(served: Served) -> None:
+    for name in ("\\ud800", "\\u0000"):
+        body = '{"job": {"name": "' + name + '"}}'
+        told = served.job.post(
+            "/api/decisions", content=body, headers={"Content-Type": "application/json"}
+        )
+        assert told.status_code == 422, told.text
+    served.decide("j")
+    body = '{"failed": true, "error": "\\ud800 \\u0000"}'
+    assert (
+        served.job.post(
+            "/api/jobs/j/end", content=body, headers={"Content-Type": "application/json"}
+        ).status_code
+        == 200
+    )
+    for path, content in (
+        ("windows", '{"windows": [{}]}'),
+        ("windows", '{"windows": 1}'),
+        ("rules/try", '{"rule": {"name": "r"}, "end": []}'),
+    ):
+        assert (
+            served.operator.post(
+                f"/api/{path}", content=content, headers={"Content-Type": "application/json"}
+            ).status_code
+            == 422
+        )
+
+
+def test_old_jobs_are_forgotten_and_silent_ones_are_told(served: Served) -> None:
+    for n in range(4):
+        served.decide(f"j{n}")
+        served.now += 3 * 24 * 3600
+    served.end("j0", failed=True, cause="service")
+    served.coordinator.forget(8)
+    states = {one["id"]: one["state"] for one in served.viewer.get("/api/jobs").json()["jobs"]}
+    assert states == {"j2": "silent", "j3": "silent"}
+    # Its end still counts.
+    assert served.end("j2", duration=1.0)["state"] == "finished"
+
+
+def test_large_bodies_are_refused(served: Served) -> None:
+    assert served.job.post("/api/decisions", content=b" " * (2**20 + 1)).status_code == 413
+    assert served.job.post("/api/decisions", content=iter([b"{}"])).status_code == 411
+
+
+VIEWERS = [
+    ("GET", path)
+    for path in (
+        "/api/jobs",
+        "/api/rules",
+        "/api/alerts",
+        "/api/audit",
+        "/api/overview",
+        "/api/recurring/x",
+    )
+]
+OPERATORS = [
+    ("POST", "/api/rules"), ("DELETE", "/api/rules/1"), ("POST", "/api/switch"), ("POST", "/api/windows"), ("POST", "/api/servers/s/drain"),
+    ("POST", "/api/alerts/1/close"), ("POST", "/api/recurring/x/mode"), ("POST", "/api/recurring/x/put-back"),
+    ("POST", "/api/recurring/x/changes/1/begin"), ("POST", "/api/recurring/x/end-change"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "path"), VIEWERS + OPERATORS)
+def test_each_role_may_what_it_may(served: Served, method, path) -> None:
+    nobody = TestClient(served.app, raise_server_exceptions=False)
+    assert nobody.request(method, path, json={}).status_code == 401
+    assert served.job.request(method, path, json={}).status_code == 403
+    allowed = served.viewer.request(method, path, json={}).status_code
+    assert (allowed == 403) is ((method, path) in OPERATORS)
+    assert served.operator.request(method, path, json={}).status_code not in (401, 403, 500)
+
+
+def test_every_path_that_changes_something_needs_a_role(served: Served) -> None:
+    """One that is new and forgotten would be open."""
+    nobody = TestClient(served.app, raise_server_exceptions=False)
+    for path, methods in served.app.openapi()["paths"].items():
+        for method in methods:
+            if path == "/api/health":
+                continue
+            told = nobody.request(method, path.replace("{", "").replace("}", ""), json={})
+            assert told.status_code in (401, 422), (method, path)
+
+
+def test_a_proxy_logs_in_and_other_sites_cannot_change_anything(served: Served) -> None:
+    browser = TestClient(served.app, headers={"X-User": "olga"})
+    assert browser.get("/api/rules").status_code == 200
+    change = {"is_on": False}
+    assert browser.post("/api/switch", json=change).status_code == 401
+    assert (
+        browser.post(
+            "/api/switch", json=change, headers={"Origin": "http://evil.example"}
+        ).status_code
+        == 401
+    )
+    assert (
+        browser.post(
+            "/api/switch",
+            content=b'{"is_on": false}',
+            headers={"Origin": "http://testserver", "Content-Type": "text/plain"},
+        ).status_code
+        == 401
+    )
+    assert served.coordinator.is_on
+    assert (
+        browser.post(
+            "/api/switch", json=change, headers={"Origin": "http://testserver"}
+        ).status_code
+        == 200
+    )
+    viewer = TestClient(served.app, headers={"X-User": "victor", "Origin": "http://testserver"})
+    assert viewer.post("/api/switch", json=change).status_code == 403
+    elsewhere = TestClient(served.app, headers={"X-User": "olga"}, client=("192.0.2.1", 1))
+    assert elsewhere.get("/api/rules").status_code == 401
+
+
+def test_another_hosts_name_is_refused(served: Served) -> None:
+    assert served.viewer.get("/api/rules", headers={"Host": "evil.example"}).status_code == 421
+
+
+def test_tokens_are_in_a_file_that_others_cannot_read(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text("# who\noperator olga 0123456789abcdef\nviewer victor 123\n")
+    with pytest.raises(ValueError, match="chmod 600"):
+        read_tokens(file)
+    file.chmod(0o600)
+    with pytest.raises(ValueError, match="line 3") as error:
+        read_tokens(file)
+    assert "123" not in str(error.value).replace("line 3", "")
+    file.write_text("operator olga 0123456789abcdef\n")
+    access = Access(read_tokens(file))
+    who = access.who("POST", {"authorization": "Bearer 0123456789abcdef"}, "", None)
+    assert (who.name, who.role) == ("olga", "operator")
+    assert access.who("POST", {"authorization": "Bearer 0123456789abcdeX"}, "", None) is None
+    assert access.who("POST", {}, "127.0.0.1", None) is None
+
+
+@of_sqlite
+def test_a_locked_database_holds_nobody_up(served: Served, tmp_path: Path) -> None:
+    served.rule()
+    with sqlite3.connect(tmp_path / "c.db") as other:
+        other.execute("BEGIN IMMEDIATE")
+        begun = time.monotonic()
+        with ThreadPoolExecutor(8) as pool:
+            told = list(
+                pool.map(
+                    lambda n: served.job.post("/api/decisions", json={"id": f"x{n}", "job": JOB}),
+                    range(8),
+                )
+            )
+        waited = time.monotonic() - begun
+        other.rollback()
+    assert {one.status_code for one in told} == {503}
+    assert "database" in told[0].json()["detail"]
+    assert waited < 2.0 * 2  # each has two seconds; eight of them in turn would have sixteen
+    assert served.decide("after")["uses_service"]
+
+
+@of_sqlite
+def test_a_full_database_loses_nothing_that_was_decided(served: Served) -> None:
+    served.rule()
+    told = served.decide("before")
+
+    def limit(connection) -> None:
+        connection.exec_driver_sql("PRAGMA max_page_count=1")
+
+    served.coordinator.database.write_now(limit)
+    answers = [
+        served.job.post(
+            "/api/decisions", json={"id": f"x{n}", "job": {**JOB, "name": f"{n} " + "y" * 300}}
+        )
+        for n in range(300)
+    ]
+    assert {one.status_code for one in answers} <= {200, 503}
+    assert answers[-1].status_code == 503
+    assert "full" in answers[-1].json()["detail"]
+    for one in answers:
+        if one.status_code == 200:
+            assert served.viewer.get(f"/api/decisions/{one.json()['id']}").status_code == 200
+    assert served.decide("before") == told
+
+
+def test_many_decide_at_once(served: Served) -> None:
+    served.rule()
+    told: list = []
+
+    def ask(thread: int) -> None:
+        for n in range(25):
+            # Each question comes twice, from different threads.
+            told.append(
+                served.coordinator.decide({"id": f"{thread // 2}-{n}", "job": JOB}).result(20)["id"]
+            )
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert len(told) == 200
+    page = served.viewer.get("/api/jobs?limit=500").json()
+    assert len(page["jobs"]) == 100 == len({one["id"] for one in page["jobs"]})
+    hours = served.viewer.get("/api/overview?hours=744")
+    assert hours.status_code == 200
+
+
+def test_pages_of_jobs(served: Served) -> None:
+    for n in range(25):
+        served.decide(
+            f"j{n}", name=f"{'even' if n % 2 == 0 else 'odd'} {n}", user="ann" if n < 20 else "bob"
+        )
+    found, before = [], None
+    while True:
+        page = served.viewer.get(
+            "/api/jobs", params={"limit": 10, "before": before} if before else {"limit": 10}
+        ).json()
+        found += [one["id"] for one in page["jobs"]]
+        before = page["before"]
+        if before is None:
+            break
+    assert found == [f"j{n}" for n in reversed(range(25))]
+    assert len(served.viewer.get("/api/jobs?name=even").json()["jobs"]) == 13
+    assert len(served.viewer.get("/api/jobs?user=bob&name=odd").json()["jobs"]) == 2

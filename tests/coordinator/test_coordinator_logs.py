@@ -1,0 +1,375 @@
+"""Event logs of real Spark: all forms of files, what they tell, and the causes that are found in them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import lz4.block
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from treadle.coordinator._diagnosis import GROUP, Finding, diagnose, rules
+from treadle.coordinator._event_files import logs_in, read_log
+from treadle.coordinator._event_log import read_application
+from treadle.coordinator._measures import Application
+from treadle.coordinator._polling import LogFolders
+from treadle.coordinator._service import Coordinator
+
+LOGS = Path(__file__).parent / "logs"
+# What was planted (record.py), and the rule that should name it.
+PLANTED = {
+    "broadcast": "broadcast instead of shuffle",
+    "few-tasks": "few tasks",
+    "idle": "idle executors",
+    "retries": "failed tasks",
+    "skew": "skew",
+    "spill": "spill",
+    "tiny-partitions": "small partitions",
+    "tiny-splits": "small splits",
+}
+# One that follows from the planted cause.
+FOLLOWS = {"few-tasks": {"spill"}}
+
+
+def text_of(name: str) -> str:
+    packed = (LOGS / f"{name}.zstd").read_bytes()
+    return zstandard.ZstdDecompressor().decompressobj().decompress(packed).decode()
+
+
+def lz4_blocks(data: bytes, size: int = 32768) -> bytes:
+    """What lz4-java's LZ4BlockOutputStream writes."""
+    found = b""
+    for at in range(0, len(data), size):
+        part = data[at : at + size]
+        packed = lz4.block.compress(part, store_size=False)
+        is_raw = len(packed) >= len(part)
+        body = part if is_raw else packed
+        token = (0x10 if is_raw else 0x20) | 5
+        lengths = len(body).to_bytes(4, "little") + len(part).to_bytes(4, "little")
+        found += b"LZ4Block" + bytes([token]) + lengths + b"\0\0\0\0" + body
+    return found + b"LZ4Block" + bytes([0x15]) + b"\0" * 12
+
+
+def zstd_frames(data: bytes, size: int = 8192) -> bytes:
+    """What Spark writes while it runs: a frame ends at each flush."""
+    return b"".join(zstandard.compress(data[at : at + size]) for at in range(0, len(data), size))
+
+
+def same(one: Application, other: Application) -> bool:
+    return one.to_dict() == other.to_dict()
+
+
+def test_what_a_log_tells() -> None:
+    app = read_log(LOGS / "tiny-splits.zstd")
+    assert (app.name, app.version, app.cores, app.failed, app.skipped_lines) == (
+        "tiny-splits 2026-11-30", "3.5.9", 2, False, 0,
+    )  # fmt: skip
+    assert app.job().pattern == "tiny-splits *"
+    assert app.settings["spark.sql.files.maxPartitionBytes"] == "65536"
+    scan = app.stages[2]
+    assert (scan.tasks, scan.input_bytes, scan.shuffle_written, scan.reads_files) == (
+        123,
+        9245859,
+        11706,
+        True,
+    )
+    assert scan.task_run.median <= scan.task_run.p95 <= scan.task_run.largest
+    end = app.end()
+    assert end is not None
+    assert end.shuffle_bytes == 11706
+    assert 30 < end.duration < 40
+    assert same(Application.of(json.loads(json.dumps(app.to_dict()))), app)
+
+
+@pytest.mark.parametrize("form", ["plain", "gz", "zst", "lz4", "rolling"])
+def test_all_forms_of_files(tmp_path: Path, form: str) -> None:
+    data = text_of("skew").encode()
+    path = tmp_path / f"app-1{'' if form in ('plain', 'rolling') else '.' + form}"
+    if form == "rolling":
+        path = tmp_path / "eventlog_v2_app-1"
+        path.mkdir()
+        (path / "appstatus_app-1").touch()
+        lines = data.splitlines(keepends=True)
+        # Twelve parts: the tenth comes after the ninth.
+        for part in range(12):
+            some = lines[part * len(lines) // 12 : (part + 1) * len(lines) // 12]
+            (path / f"events_{part + 1}_app-1.lz4").write_bytes(lz4_blocks(b"".join(some), 1000))
+    else:
+        pack = {"gz": gzip.compress, "zst": zstd_frames, "lz4": lz4_blocks, "plain": bytes}
+        path.write_bytes(pack[form](data))
+    assert same(read_log(path), read_log(LOGS / "skew.zstd"))
+    assert [found for found, _ in logs_in(tmp_path)] == [path]
+
+
+@pytest.mark.parametrize("form", ["", ".gz", ".zstd", ".lz4"])
+def test_a_log_that_is_still_written(tmp_path: Path, form: str) -> None:
+    data = text_of("skew").encode()
+    pack = {"": bytes, ".gz": gzip.compress, ".zstd": zstd_frames, ".lz4": lz4_blocks}[form]
+    whole = pack(data)
+    path = tmp_path / f"app-1{form}.inprogress"
+    path.write_bytes(whole[: len(whole) * 9 // 10])
+    app = read_log(path)
+    assert app.ended is None
+    assert app.end() is None
+    assert app.name == "skew 2026-11-30"
+    assert sum(stage.tasks for stage in app.stages) > 0
+
+
+def test_an_unknown_compression_is_named(tmp_path: Path) -> None:
+    (tmp_path / "app.snappy").write_bytes(b"x")
+    with pytest.raises(ValueError, match="snappy"):
+        read_log(tmp_path / "app.snappy")
+    with pytest.raises(ValueError, match="no event log"):
+        read_application([b"hello", b"{}"])
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_damaged_lines_are_skipped(data) -> None:
+    lines = text_of("retries").splitlines()
+    # Without the line that names the application, there is none.
+    others = [at for at, line in enumerate(lines) if "ApplicationStart" not in line]
+    for _ in range(5):
+        at = data.draw(st.sampled_from(others))
+        cut = data.draw(st.integers(0, len(lines[at])))
+        lines[at] = lines[at][:cut] + data.draw(st.text(max_size=5)) + lines[at][cut + 1 :]
+    app = read_application(lines)
+    assert app.name
+    diagnose(app)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    ["Stage ID", "Stage Info", "Task Metrics", "Timestamp", "App Name"]
+                ),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=8,
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_values_of_any_type_are_skipped(value) -> None:
+    start = {"Event": "SparkListenerApplicationStart", "App Name": "a", "Timestamp": 1}
+    events = [start]
+    for name in (
+        "TaskEnd",
+        "StageSubmitted",
+        "StageCompleted",
+        "JobEnd",
+        "ExecutorAdded",
+        "EnvironmentUpdate",
+        "ApplicationEnd",
+    ):
+        body = value if isinstance(value, dict) else {"Stage Info": value, "Timestamp": value}
+        events.append({**body, "Event": f"SparkListener{name}"})
+    assert read_application(map(json.dumps, events)).name == "a"
+
+
+def test_secrets_of_a_log_are_not_kept() -> None:
+    settings = {
+        "spark.app.name": "x",
+        "spark.hadoop.fs.s3a.secret.key": "s3cr3t",
+        "spark.sql.shuffle.partitions": "7",
+    }
+    events = [
+        {"Event": "SparkListenerApplicationStart", "App Name": "x", "App ID": "a", "Timestamp": 1},
+        {
+            "Event": "SparkListenerEnvironmentUpdate",
+            "Spark Properties": settings,
+            "System Properties": {"k": "s3cr3t"},
+        },
+    ]
+    app = read_application(map(json.dumps, events))
+    assert "s3cr3t" not in json.dumps(app.to_dict())
+    assert app.settings["spark.sql.shuffle.partitions"] == "7"
+
+
+def test_a_stage_of_many_tasks_takes_bounded_memory() -> None:
+    lines = text_of("healthy").splitlines()
+    task = next(json.loads(line) for line in lines if '"SparkListenerTaskEnd"' in line)
+    rng = random.Random(1)
+
+    def events():
+        yield from lines
+        for _ in range(12_000):
+            task["Stage ID"] = 77
+            task["Task Metrics"]["Executor Run Time"] = rng.randrange(1000)
+            yield json.dumps(task)
+
+    stage = next(one for one in read_application(events()).stages if one.number == 77)
+    assert stage.tasks == 12_000
+    assert 450 < stage.task_run.median * 1000 < 550
+    assert 930 < stage.task_run.p95 * 1000 < 970
+    assert stage.task_run.largest == 0.999
+
+
+def varied(name: str, number: int) -> Application:
+    """A log as if the cluster had been faster or slower, and its tasks of other lengths: by up to 25 %."""
+    rng = random.Random(f"{name} {number}")
+    speed = rng.uniform(0.75, 1.25)
+    lines = []
+    start = None
+    for line in text_of(name).splitlines():
+        event = json.loads(line)
+        if event["Event"] == "SparkListenerApplicationStart":
+            start = event["Timestamp"]
+        if event["Event"] == "SparkListenerTaskEnd" and event.get("Task Metrics"):
+            factor = rng.uniform(0.85, 1.15) * speed
+            for key in ("Executor Run Time", "JVM GC Time"):
+                event["Task Metrics"][key] = round(event["Task Metrics"][key] * factor)
+            event["Task Metrics"]["Executor CPU Time"] = round(
+                event["Task Metrics"]["Executor CPU Time"] * factor
+            )
+        lines.append(json.dumps(_later(event, start, speed)))
+    return read_application(lines)
+
+
+def _later(value, start, speed):
+    if isinstance(value, dict):
+        return {
+            key: round(start + (one - start) * speed)
+            if start and isinstance(one, int) and ("Time" in key and one > 10**12)
+            else _later(one, start, speed)
+            for key, one in value.items()
+        }
+    return [_later(one, start, speed) for one in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_cause_is_named_and_is_the_first(name: str) -> None:
+    apps = [read_log(LOGS / f"{name}.zstd"), *(varied(name, n) for n in range(4))]
+    for app in apps:
+        found = [one.rule for one in diagnose(app)]
+        assert PLANTED[name] in found, found
+        assert set(found) <= {PLANTED[name], *FOLLOWS.get(name, ())}, found
+
+
+def test_a_healthy_job_gets_no_finding() -> None:
+    for app in [read_log(LOGS / "healthy.zstd"), *(varied("healthy", n) for n in range(19))]:
+        assert diagnose(app) == []
+
+
+def test_a_rule_that_fails_is_left_out() -> None:
+    class Fails:
+        name = "fails"
+
+        def look(self, app: Application) -> Finding | None:
+            raise ZeroDivisionError
+
+    class Finds:
+        name = "finds"
+
+        def look(self, app: Application) -> Finding | None:
+            return Finding("finds", "e", "x", 1.0)
+
+    assert [one.rule for one in diagnose(Application(), [Fails(), Finds()])] == ["finds"]
+
+
+def test_other_packages_add_rules(tmp_path: Path, monkeypatch) -> None:
+    """One that cannot be imported is left out."""
+    (tmp_path / "our_rules.py").write_text(
+        "from treadle.coordinator._diagnosis import Finding\n"
+        "class Named:\n"
+        "    name = 'ours'\n"
+        "    def look(self, app):\n"
+        "        return Finding('ours', 'seen', 'better', 0.5)\n"
+    )
+    folder = tmp_path / "our_rules-1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: our-rules\nVersion: 1\n")
+    (folder / "entry_points.txt").write_text(
+        f"[{GROUP}]\nours = our_rules:Named\ngone = no_such_module:X\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    rules.cache_clear()
+    try:
+        assert [one.rule for one in diagnose(read_log(LOGS / "healthy.zstd"))] == ["ours"]
+    finally:
+        rules.cache_clear()
+
+
+def test_a_folder_of_logs_becomes_jobs_with_measures(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    coordinator = Coordinator(f"sqlite:///{tmp_path}/c.db")
+    try:
+        lines = text_of("skew").splitlines(keepends=True)
+        log = folder / "app-1.inprogress"
+        log.write_text("".join(lines[:-3]))
+        folders = LogFolders([folder], coordinator)
+        folders.look()
+        identity = read_application(lines).id
+        from treadle.coordinator import _store
+
+        job = coordinator.database.read(lambda c: _store.job_of(c, identity))
+        assert (job["state"], job["verdict"]) == ("running", "unasked")
+        log.write_text("".join(lines))
+        log.rename(folder / "app-1")
+        folders.look()
+        folders.look()
+        job = coordinator.database.read(lambda c: _store.job_of(c, identity))
+        assert (job["state"], job["shuffle_bytes"]) == ("finished", 206946683)
+        body = coordinator.database.read(lambda c: _store.measures_of(c, identity))
+        assert [one["rule"] for one in body["findings"]] == ["skew"]
+        assert same(Application.of(body["application"]), read_application(lines))
+    finally:
+        coordinator.close()
+
+
+def test_a_job_with_the_reports_disease_is_tuned_by_itself(tmp_path: Path) -> None:
+    """Decisions, ends and measures go through the coordinator; only Spark's runs are simulated, from a real log."""
+    coordinator = Coordinator(f"sqlite:///{tmp_path}/c.db")
+    name = "spark.sql.files.maxPartitionBytes"
+    sick = read_log(LOGS / "tiny-splits.zstd")
+    rng = random.Random(5)
+    try:
+        job = {"name": "daily 2026-11-30", "user": "ann"}
+        states = []
+        for n in range(30):
+            told = coordinator.decide({"id": f"r{n}", "job": job, "tunable": [name]}).result(10)
+            if n == 1:
+                row_key = coordinator.database.read(lambda c: _row(c, "r0"))["recurring"]
+                coordinator.set_mode(row_key, "apply", "olga")
+            helped = told["settings"].get(name) not in (None, "65536b")
+            from treadle.coordinator._watching import End
+
+            coordinator.ended(
+                f"r{n}", End(duration=(60 if helped else 120) * rng.uniform(0.95, 1.05))
+            ).result(10)
+            coordinator.measured(f"r{n}", sick).result(10)
+            states.append(told["settings"].get(name))
+        first = next(n for n, value in enumerate(states) if value)
+        assert first <= 9
+        # It stays as soon as it is kept.
+        assert set(states[first + 4 :]) <= {states[-1]}
+        assert states[-1] is not None
+        story = coordinator.database.read(lambda c: _tuning(c, row_key))
+        change = story.changes[0]
+        assert (change.rule, change.parameter, change.state) == ("small splits", name, "kept")
+        assert 0.45 < change.ratio < 0.55
+    finally:
+        coordinator.close()
+
+
+def _row(connection, identity):
+    from treadle.coordinator import _store
+
+    return _store.job_of(connection, identity)
+
+
+def _tuning(connection, key):
+    from treadle.coordinator import _store
+
+    return _store.recurring_of(connection, key)[1]

@@ -132,6 +132,10 @@ impl Options {
         self
     }
 
+    pub(crate) fn application_number(&self) -> u64 {
+        self.application.0
+    }
+
     pub(crate) fn net(&self) -> &Net {
         &self.net
     }

@@ -217,6 +217,17 @@ impl Service {
         state.map_err(|error| Error::of_service(error, &at, stopped(wait, &at)))
     }
 
+    /// Where the master of this application is. Its other processes may connect there, with
+    /// [`Options::own_master`]`(false)` and [the same application](Self::application): they need no registry then.
+    pub fn master(&self) -> String {
+        self.0.master.to_string()
+    }
+
+    /// The number of this application, for [`Options::application`] of its other processes.
+    pub fn application(&self) -> u64 {
+        self.0.options.application_number()
+    }
+
     /// Why the connection is over, if it is. Shuffles of it are gone then, if their master is.
     pub fn over(&self) -> Option<String> {
         self.0.member.over()

@@ -1,0 +1,368 @@
+//! Rows of a map, which Java writes into memory of this side without a call for each.
+//!
+//! There are three regions: a partition's number for each row (4 bytes), where each row begins and the last one ends (8
+//! bytes, from the first row on), and the rows themselves. Java keeps how much of each it has written. Rows that Spark has
+//! no memory for go to files, which are gone with the arena.
+
+use std::alloc::{Layout, alloc, dealloc, realloc};
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Mutex;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use treadle_shuffle_client::source::{
+    Allocate, Arena as Gathered, Column, Failure, Format, Field, Input, Integer, Partitions, Runs,
+    Source, Transfer, Wanted, gather,
+};
+
+use crate::thrown::Thrown;
+
+/// Bytes of a partition's number.
+const NUMBER: usize = 4;
+const ALIGNMENT: usize = 8;
+pub(crate) const REGIONS: usize = 3;
+
+/// Bytes that Java has written to each region since it was spilled last.
+pub(crate) type Used = [usize; REGIONS];
+
+/// An arena. Java writes to it from one thread at a time.
+#[derive(Default)]
+pub(crate) struct Arena(Mutex<[Region; REGIONS]>);
+
+#[derive(Default)]
+struct Region {
+    memory: Option<Memory>,
+    /// What was spilled, and how many bytes that are.
+    spilled: Option<File>,
+    length: usize,
+}
+
+struct Memory {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the memory is this value's own, and belongs to no thread.
+unsafe impl Send for Memory {}
+
+impl Arena {
+    /// Gives a region at least so many bytes of memory. Returns where it is: it may have moved, with what it had.
+    ///
+    /// # Errors
+    /// There is no such region, or no memory.
+    pub(crate) fn grow(&self, region: usize, capacity: usize) -> Result<NonNull<u8>, Thrown> {
+        let mut regions = self.lock();
+        let regions = regions.get_mut(region);
+        let region = regions.ok_or_else(|| Thrown::Argument(format!("region {region}")))?;
+        let grown = match region.memory.take() {
+            Some(memory) => memory.grown(capacity),
+            None => Memory::new(capacity),
+        };
+        let memory = grown.ok_or_else(|| {
+            Thrown::Argument(format!(
+                "no memory for {capacity} bytes of rows: set spark.executor.memoryOverhead"
+            ))
+        })?;
+        let start = memory.start;
+        region.memory = Some(memory);
+        Ok(start)
+    }
+
+    /// Writes what is there to files in a directory, which have no names, and frees its memory. Returns the bytes.
+    ///
+    /// # Errors
+    /// The files cannot be written.
+    pub(crate) fn spill(&self, used: Used, directory: &Path) -> Result<usize, Thrown> {
+        let mut regions = self.lock();
+        for (region, used) in regions.iter_mut().zip(used) {
+            region.spill(used, directory)?;
+        }
+        for region in regions.iter_mut() {
+            region.memory = None;
+        }
+        Ok(used.iter().sum())
+    }
+
+    /// Calls `act` with the rows.
+    ///
+    /// # Errors
+    /// What `act` returns; files that cannot be read; regions that do not belong together.
+    pub(crate) fn with<T>(
+        &self,
+        used: Used,
+        partitions: u32,
+        act: impl FnOnce(&Rows<'_>) -> Result<T, Thrown>,
+    ) -> Result<T, Thrown> {
+        let mut regions = self.lock();
+        let mut views = Vec::with_capacity(REGIONS);
+        for (region, used) in regions.iter_mut().zip(used) {
+            views.push(region.view(used)?);
+        }
+        let [places, offsets, data] = &views[..] else {
+            unreachable!("there are three regions")
+        };
+        let (places, offsets, data) = (places.bytes(), offsets.bytes(), data.bytes());
+        let rows = places.len() / NUMBER;
+        let read = Partitions::read(places, NUMBER, Integer::U32, rows, partitions);
+        let rows = Rows {
+            places,
+            offsets,
+            count: partitions,
+            format: Format::new(vec![Field::Bytes]),
+            columns: [Column::Bytes {
+                offsets,
+                data,
+                nulls: None,
+            }],
+            partitions: read.map_err(|error| Thrown::Argument(error.to_string()))?,
+        };
+        act(&rows)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, [Region; REGIONS]> {
+        self.0
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl Region {
+    /// The first bytes of its memory.
+    ///
+    /// # Errors
+    /// Java says that it has written more than there is.
+    fn written(&self, used: usize) -> Result<&[u8], Thrown> {
+        let capacity = self.memory.as_ref().map_or(0, |memory| memory.layout.size());
+        match &self.memory {
+            _ if used > capacity => Err(Thrown::Argument(format!(
+                "{used} bytes in {capacity} bytes of memory"
+            ))),
+            Some(memory) if used > 0 => {
+                // SAFETY: Java has written so many, and writes no more of them.
+                Ok(unsafe { std::slice::from_raw_parts(memory.start.as_ptr(), used) })
+            }
+            _ => Ok(&[]),
+        }
+    }
+
+    fn spill(&mut self, used: usize, directory: &Path) -> Result<(), Thrown> {
+        let told = || format!("spilling rows of a map to {}", directory.display());
+        let mut file = match self.spilled.take() {
+            Some(file) => file,
+            None => unnamed(directory).map_err(|error| Thrown::io(told())(error.into()))?,
+        };
+        let written = file.write_all(self.written(used)?);
+        written.map_err(Thrown::io(told()))?;
+        self.length += used;
+        self.spilled = Some(file);
+        Ok(())
+    }
+
+    /// All of it. What was spilled is mapped, together with what was not.
+    fn view(&mut self, used: usize) -> Result<View<'_>, Thrown> {
+        if self.spilled.is_none() {
+            return self.written(used).map(View::Memory);
+        }
+        // The directory counts for the first spill alone.
+        self.spill(used, Path::new(""))?;
+        self.memory = None;
+        match &self.spilled {
+            Some(file) if self.length > 0 => Mapped::new(file, self.length)
+                .map(View::Mapped)
+                .map_err(|error| Thrown::io("mapping rows that were spilled")(error.into())),
+            _ => Ok(View::Memory(&[])),
+        }
+    }
+}
+
+/// A file without a name.
+fn unnamed(directory: &Path) -> Result<File, Errno> {
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR);
+    opened.map(File::from)
+}
+
+impl Memory {
+    fn new(capacity: usize) -> Option<Self> {
+        let layout = Layout::from_size_align(capacity.max(1), ALIGNMENT).ok()?;
+        // SAFETY: the layout has at least one byte.
+        let start = NonNull::new(unsafe { alloc(layout) })?;
+        Some(Self { start, layout })
+    }
+
+    fn grown(self, capacity: usize) -> Option<Self> {
+        if capacity <= self.layout.size() {
+            return Some(self);
+        }
+        let layout = Layout::from_size_align(capacity, ALIGNMENT).ok()?;
+        // SAFETY: it was allocated with this layout, and the new size is valid for the alignment.
+        let moved = unsafe { realloc(self.start.as_ptr(), self.layout, layout.size()) };
+        let start = NonNull::new(moved)?;
+        // The old memory is the new one's now.
+        std::mem::forget(self);
+        Some(Self { start, layout })
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated with this layout.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+    }
+}
+
+/// The bytes of a region.
+enum View<'a> {
+    Memory(&'a [u8]),
+    Mapped(Mapped),
+}
+
+impl View<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Memory(bytes) => bytes,
+            Self::Mapped(mapped) => mapped.bytes(),
+        }
+    }
+}
+
+struct Mapped {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+impl Mapped {
+    fn new(file: &File, length: usize) -> Result<Self, Errno> {
+        // SAFETY: the kernel chooses the place. Nobody else has the file, so that it does not change.
+        let start = unsafe {
+            mmap(
+                null_mut(),
+                length,
+                ProtFlags::READ,
+                MapFlags::SHARED,
+                file,
+                0,
+            )
+        }?;
+        let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Self { start, length })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: so many bytes are mapped.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped with this length.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
+    }
+}
+
+/// Rows as the plane takes them.
+pub(crate) struct Rows<'a> {
+    places: &'a [u8],
+    offsets: &'a [u8],
+    count: u32,
+    format: Format,
+    columns: [Column<'a>; 1],
+    partitions: Partitions,
+}
+
+impl Rows<'_> {
+    /// Bytes of the rows of each partition.
+    pub(crate) fn sizes(&self) -> Vec<u64> {
+        let mut sizes = vec![0; self.count as usize];
+        let places = self.places.as_chunks::<NUMBER>().0.iter();
+        let offsets = self.offsets.as_chunks::<8>().0.iter();
+        let mut offsets = offsets.map(|offset| u64::from_ne_bytes(*offset));
+        let mut before = offsets.next().unwrap_or(0);
+        for (place, end) in places.zip(offsets) {
+            sizes[u32::from_ne_bytes(*place) as usize] += end - before;
+            before = end;
+        }
+        sizes
+    }
+}
+
+impl Source for Rows<'_> {
+    fn gather(
+        &self,
+        transfer: Transfer,
+        groups: &[Wanted],
+        allocate: &Allocate<'_>,
+    ) -> Result<Vec<Gathered>, Failure> {
+        let input = Input {
+            format: &self.format,
+            columns: &self.columns,
+            partitions: &self.partitions,
+            note: &[],
+        };
+        let gathered = gather(input, transfer, groups, allocate);
+        gathered.map_err(|error| Failure::Source(Box::new(error)))
+    }
+
+    fn count_in(&self, partitions: &mut dyn Iterator<Item = &Runs>) -> usize {
+        self.partitions.count_in(partitions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes to a region as Java does.
+    fn write(arena: &Arena, region: usize, at: usize, bytes: &[u8]) {
+        let start = arena.grow(region, at + bytes.len()).unwrap();
+        // SAFETY: there is so much memory.
+        unsafe {
+            start
+                .as_ptr()
+                .add(at)
+                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        }
+    }
+
+    fn count(arena: &Arena, used: Used, partition: u64) -> usize {
+        let counted = arena.with(used, 2, |rows| {
+            Ok(rows.count_in(&mut [Runs::one(partition)].iter()))
+        });
+        counted.unwrap()
+    }
+
+    #[test]
+    fn what_moves_keeps_what_it_had_and_what_is_spilled_too() {
+        let directory = tempfile::tempdir().unwrap();
+        let arena = Arena::default();
+        write(&arena, 0, 0, &0_u32.to_ne_bytes());
+        write(&arena, 1, 0, &[0; 8]);
+        write(&arena, 1, 8, &3_i64.to_ne_bytes());
+        write(&arena, 2, 0, b"one");
+        assert_eq!(count(&arena, [4, 16, 3], 0), 1);
+        assert_eq!(arena.spill([4, 16, 3], directory.path()).unwrap(), 23);
+        write(&arena, 0, 0, &1_u32.to_ne_bytes());
+        write(&arena, 1, 0, &6_i64.to_ne_bytes());
+        write(&arena, 2, 0, b"two");
+        assert_eq!(count(&arena, [4, 8, 3], 1), 1);
+        // Once more, as after an error: there is nothing new.
+        assert_eq!(count(&arena, [0, 0, 0], 0), 1);
+        let sizes = arena.with([0, 0, 0], 2, |rows| Ok(rows.sizes())).unwrap();
+        assert_eq!(sizes, [3, 3]);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn more_than_there_is_memory_for_and_regions_that_are_none_are_refused() {
+        let arena = Arena::default();
+        arena.grow(2, 4).unwrap();
+        assert!(arena.with([0, 0, 5], 1, |_| Ok(())).is_err());
+        assert!(arena.grow(3, 1).is_err());
+        assert!(arena.spill([1, 0, 0], Path::new("/nowhere")).is_err());
+    }
+}

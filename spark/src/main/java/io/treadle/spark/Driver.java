@@ -1,0 +1,212 @@
+package io.treadle.spark;
+
+import java.io.DataInputStream;
+import java.io.IOException;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.ThreadFactory;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.spark.rpc.RpcCallContext;
+import org.apache.spark.rpc.RpcEndpoint;
+import org.apache.spark.rpc.RpcEndpointRef;
+import org.apache.spark.rpc.RpcEnv;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+import scala.PartialFunction;
+import scala.runtime.AbstractPartialFunction;
+import scala.runtime.BoxedUnit;
+
+/** The driver's part: the application's master, which runs natively here, and the answers to executors. */
+final class Driver implements RpcEndpoint {
+  static final String NAME = "treadle-shuffle";
+
+  private static final Logger LOG = LoggerFactory.getLogger(Driver.class);
+
+  /** A commit keeps a thread. Receipts do not wait for commits of other shuffles. */
+  private static final int THREADS = 8;
+
+  /** How long the end of a shuffle may take. What is late ends with the application. */
+  private static final long END_MILLIS = 5_000;
+
+  private final RpcEnv rpcEnv;
+  private final Settings settings;
+  private final long service;
+  private final String master;
+  private final long application;
+  private final ConcurrentHashMap<Integer, DriverShuffle> shuffles = new ConcurrentHashMap<>();
+  private final ExecutorService threads = Executors.newFixedThreadPool(THREADS, daemons());
+  private final RpcEndpointRef own;
+
+  private Driver(RpcEnv rpcEnv, Settings settings, long service) {
+    this.rpcEnv = rpcEnv;
+    this.settings = settings;
+    this.service = service;
+    master = Native.master(service);
+    application = Native.application(service);
+    own = rpcEnv.setupEndpoint(NAME, this);
+  }
+
+  /**
+   * Starts the master of an application, which finds the servers through the registry.
+   *
+   * @throws IOException if there is no service, or it has no server
+   */
+  static Driver start(RpcEnv rpcEnv, Settings settings, String name) throws IOException {
+    long begin = System.nanoTime();
+    long most = settings.connectMillis();
+    long service =
+        Native.connect(
+            settings.servers(),
+            true,
+            name,
+            0,
+            settings.connection(),
+            settings.insecure(),
+            most,
+            Interrupt.ofThread());
+    boolean started = false;
+    try {
+      while (Native.servers(service, most, Interrupt.ofThread()) == 0) {
+        if (System.nanoTime() - begin > most * 1_000_000) {
+          throw new IOException(
+              settings.servers() + " has no shuffle server: start `treadle shuffle-server`");
+        }
+        Thread.sleep(50);
+      }
+      Driver driver = new Driver(rpcEnv, settings, service);
+      started = true;
+      LOG.info("The master of this application's shuffles listens at {}", driver.master);
+      return driver;
+    } catch (InterruptedException error) {
+      Thread.currentThread().interrupt();
+      throw new IOException("interrupted while waiting for shuffle servers", error);
+    } finally {
+      if (!started) {
+        Native.close(service);
+      }
+    }
+  }
+
+  String master() {
+    return master;
+  }
+
+  long application() {
+    return application;
+  }
+
+  long service() {
+    return service;
+  }
+
+  /** Registers a shuffle. Returns its number in the service. */
+  long register(int shuffleId, String name, int maps, int partitions, String codec)
+      throws ServiceException {
+    int copies = settings.copies();
+    long handle =
+        Native.register(
+            service,
+            name,
+            maps,
+            partitions,
+            copies,
+            codec,
+            settings.connectMillis(),
+            Interrupt.ofThread());
+    if (Native.copies(handle) < copies) {
+      LOG.warn("Shuffle {} has one copy of each row: all shuffle servers are in one failure domain", shuffleId);
+    }
+    shuffles.put(shuffleId, new DriverShuffle(shuffleId, handle, maps, settings.timeoutMillis()));
+    return Native.number(handle);
+  }
+
+  void unregister(int shuffleId) {
+    DriverShuffle shuffle = shuffles.remove(shuffleId);
+    if (shuffle != null) {
+      try {
+        shuffle.end(END_MILLIS);
+      } catch (ServiceException | IllegalStateException error) {
+        LOG.warn("Ending shuffle {}: {}", shuffleId, error.getMessage());
+      }
+    }
+  }
+
+  void close() {
+    rpcEnv.stop(own);
+    threads.shutdownNow();
+    Native.close(service);
+  }
+
+  /** Answers a message of {@link Messages}. */
+  byte[] answer(byte[] message) throws IOException {
+    DataInputStream in = Messages.in(message);
+    byte kind = in.readByte();
+    int shuffleId = in.readInt();
+    DriverShuffle shuffle = shuffles.get(shuffleId);
+    if (shuffle == null) {
+      throw new IOException("shuffle " + shuffleId + " has ended");
+    }
+    switch (kind) {
+      case Messages.RECEIPT:
+        long mapId = in.readLong();
+        byte[] receipt = new byte[in.readInt()];
+        in.readFully(receipt);
+        shuffle.receipt(mapId, receipt);
+        return new byte[0];
+      case Messages.GENERATION:
+        return Messages.number(shuffle.generation(in.readInt(), in.readBoolean()));
+      case Messages.REPLACES:
+        return Messages.number(shuffle.replaces(in.readInt()) ? 1 : 0);
+      default:
+        throw new IOException("message " + kind + " is of another version of Treadle");
+    }
+  }
+
+  @Override
+  public RpcEnv rpcEnv() {
+    return rpcEnv;
+  }
+
+  @Override
+  public PartialFunction<Object, BoxedUnit> receiveAndReply(RpcCallContext context) {
+    return new Answers(context);
+  }
+
+  /** Hands messages to the threads: Spark's own dispatch messages of all endpoints. */
+  private final class Answers extends AbstractPartialFunction<Object, BoxedUnit> {
+    private final RpcCallContext context;
+
+    Answers(RpcCallContext context) {
+      this.context = context;
+    }
+
+    @Override
+    public boolean isDefinedAt(Object message) {
+      return message instanceof byte[];
+    }
+
+    @Override
+    public BoxedUnit apply(Object message) {
+      threads.execute(
+          () -> {
+            try {
+              context.reply(answer((byte[]) message));
+            } catch (IOException | RuntimeException error) {
+              // Executors may not have the class of the error in the loader that reads it.
+              context.sendFailure(new IOException(error.getMessage()));
+            }
+          });
+      return BoxedUnit.UNIT;
+    }
+  }
+
+  private static ThreadFactory daemons() {
+    AtomicInteger number = new AtomicInteger();
+    return task -> {
+      Thread thread = new Thread(task, "treadle-driver-" + number.incrementAndGet());
+      thread.setDaemon(true);
+      return thread;
+    };
+  }
+}

@@ -1,0 +1,8 @@
+package io.treadle.spark;
+
+import java.io.IOException;
+
+/** Asks the driver. */
+interface DriverLink {
+  byte[] ask(byte[] message, Interrupt interrupt) throws IOException;
+}

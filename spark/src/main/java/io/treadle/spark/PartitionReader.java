@@ -1,0 +1,98 @@
+package io.treadle.spark;
+
+import java.io.IOException;
+import org.apache.spark.TaskContext;
+import org.apache.spark.shuffle.FetchFailedException;
+import org.apache.spark.shuffle.ShuffleReadMetricsReporter;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** Reads partitions of a shuffle for a task: each one whole, or an error that Spark knows. */
+final class PartitionReader {
+  private static final Logger LOG = LoggerFactory.getLogger(PartitionReader.class);
+
+  private final TreadleShuffleHandle<?, ?, ?> handle;
+  private final int firstMap;
+  private final int endMap;
+  private final TaskContext context;
+  private final Interrupt interrupt;
+  private final Connection connection;
+  private final DriverLink driver;
+  private final long timeoutMillis;
+  private final ShuffleReadMetricsReporter metrics;
+
+  PartitionReader(
+      TreadleShuffleHandle<?, ?, ?> handle,
+      int firstMap,
+      int endMap,
+      TaskContext context,
+      Connection connection,
+      DriverLink driver,
+      long timeoutMillis,
+      ShuffleReadMetricsReporter metrics) {
+    this.handle = handle;
+    this.firstMap = firstMap;
+    this.endMap = Math.min(endMap, handle.maps);
+    this.context = context;
+    this.interrupt = Interrupt.of(context);
+    this.connection = connection;
+    this.driver = driver;
+    this.timeoutMillis = timeoutMillis;
+    this.metrics = metrics;
+  }
+
+  /** The rows of a partition, for {@link Native#pieces}. */
+  long read(int partition) throws IOException, FetchFailedException {
+    long begin = System.nanoTime();
+    try {
+      return tried(partition, begin + timeoutMillis * 1_000_000);
+    } catch (ServiceException.Interrupted error) {
+      context.killTaskIfInterrupted();
+      throw error;
+    } finally {
+      metrics.incFetchWaitTime((System.nanoTime() - begin) / 1_000_000);
+    }
+  }
+
+  private long tried(int partition, long deadline) throws IOException, FetchFailedException {
+    int generation = connection.generation(handle);
+    if (generation == Messages.NONE) {
+      generation = ask(partition, Messages.NONE, false, null);
+    }
+    while (true) {
+      ServiceException failed;
+      boolean superseded = false;
+      try {
+        long shuffle = connection.shuffle(handle, interrupt);
+        long left = Math.max(0, (deadline - System.nanoTime()) / 1_000_000);
+        return Native.read(shuffle, generation, partition, firstMap, endMap, left, interrupt);
+      } catch (ServiceException.RowsLost error) {
+        failed = error;
+      } catch (ServiceException.Superseded error) {
+        failed = error;
+        superseded = true;
+      } catch (ServiceException.Gone error) {
+        failed = error;
+      }
+      if (System.nanoTime() > deadline) {
+        throw failed;
+      }
+      LOG.info("Reading again: {}", failed.getMessage());
+      generation = ask(partition, generation, superseded, failed);
+    }
+  }
+
+  /** The generation to read. It fails as a fetch does if maps must run first: Spark runs those that have no output. */
+  private int ask(int partition, int failed, boolean superseded, Throwable cause)
+      throws IOException, FetchFailedException {
+    byte[] message = Messages.generation(handle.shuffleId(), failed, superseded);
+    int generation = Messages.number(driver.ask(message, interrupt));
+    connection.generation(handle, generation);
+    if (generation == Messages.NONE) {
+      String text = cause == null ? "maps have no output" : cause.getMessage();
+      // With an address, or the index of a map, Spark would run others, or none.
+      throw new FetchFailedException(null, handle.shuffleId(), -1L, -1, partition, text, cause);
+    }
+    return generation;
+  }
+}

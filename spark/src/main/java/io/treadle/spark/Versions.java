@@ -1,0 +1,129 @@
+package io.treadle.spark;
+
+import java.lang.invoke.MethodHandle;
+import java.lang.invoke.MethodHandles;
+import java.lang.reflect.Array;
+import java.lang.reflect.Constructor;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import org.apache.spark.Partitioner;
+import org.apache.spark.ShuffleDependency;
+import org.apache.spark.TaskContext;
+import org.apache.spark.scheduler.MapStatus;
+import org.apache.spark.serializer.Serializer;
+import org.apache.spark.storage.BlockManagerId;
+import org.apache.spark.util.collection.ExternalSorter;
+import scala.Option;
+
+/** What differs between the versions of Spark, found once. */
+final class Versions {
+  private static final String CHECKSUM = "org.apache.spark.shuffle.checksum.RowBasedChecksum";
+
+  /** Up to 4.0 without the checksum. */
+  private static final Method MAP_STATUS = method(MapStatus.class, "apply");
+
+  /** From 4.1 on with checksums of rows. */
+  private static final Constructor<?> SORTER = ExternalSorter.class.getConstructors()[0];
+
+  /** From 4.1 on. */
+  private static final Method ROW_CHECKSUMS = method(ShuffleDependency.class, "rowBasedChecksums");
+
+  private static final MethodHandle UPDATE = handle("update");
+  private static final MethodHandle AGGREGATED = handle("getAggregatedChecksumValue");
+
+  private Versions() {}
+
+  /** The status of a map that has run. {@code checksum} counts from 4.1 on. */
+  static MapStatus mapStatus(BlockManagerId location, long[] sizes, long mapId, long checksum) {
+    Object[] arguments =
+        MAP_STATUS.getParameterCount() == 3
+            ? new Object[] {location, sizes, mapId}
+            : new Object[] {location, sizes, mapId, checksum};
+    return (MapStatus) invoke(MAP_STATUS, null, arguments);
+  }
+
+  @SuppressWarnings("unchecked")
+  static <K, V, C> ExternalSorter<K, V, C> sorter(
+      TaskContext context,
+      Option<?> aggregator,
+      Option<Partitioner> partitioner,
+      Option<?> ordering,
+      Serializer serializer) {
+    Object[] arguments = {context, aggregator, partitioner, ordering, serializer};
+    if (SORTER.getParameterCount() > arguments.length) {
+      Class<?> checksums = SORTER.getParameterTypes()[arguments.length].getComponentType();
+      arguments =
+          new Object[] {
+            context, aggregator, partitioner, ordering, serializer, Array.newInstance(checksums, 0)
+          };
+    }
+    try {
+      return (ExternalSorter<K, V, C>) SORTER.newInstance(arguments);
+    } catch (ReflectiveOperationException error) {
+      throw unexpected(error);
+    }
+  }
+
+  /** Spark's checksums of the rows of each partition; empty where there are none. */
+  static Object[] rowChecksums(ShuffleDependency<?, ?, ?> dependency) {
+    return ROW_CHECKSUMS == null ? new Object[0] : (Object[]) invoke(ROW_CHECKSUMS, dependency);
+  }
+
+  static void update(Object checksum, Object key, Object value) {
+    try {
+      UPDATE.invoke(checksum, key, value);
+    } catch (RuntimeException | Error error) {
+      throw error;
+    } catch (Throwable error) {
+      throw unexpected(error);
+    }
+  }
+
+  /** What the checksums of all partitions are together. */
+  static long aggregated(Object[] checksums) {
+    if (checksums.length == 0) {
+      return 0;
+    }
+    try {
+      return (long) AGGREGATED.invoke((Object) checksums);
+    } catch (RuntimeException | Error error) {
+      throw error;
+    } catch (Throwable error) {
+      throw unexpected(error);
+    }
+  }
+
+  private static Method method(Class<?> owner, String name) {
+    for (Method method : owner.getMethods()) {
+      if (method.getName().equals(name)) {
+        return method;
+      }
+    }
+    return null;
+  }
+
+  private static MethodHandle handle(String name) {
+    try {
+      Method method = method(Class.forName(CHECKSUM, false, MapStatus.class.getClassLoader()), name);
+      return method == null ? null : MethodHandles.publicLookup().unreflect(method);
+    } catch (ClassNotFoundException none) {
+      return null;
+    } catch (IllegalAccessException error) {
+      throw unexpected(error);
+    }
+  }
+
+  private static Object invoke(Method method, Object owner, Object... arguments) {
+    try {
+      return method.invoke(owner, arguments);
+    } catch (InvocationTargetException error) {
+      throw unexpected(error.getCause());
+    } catch (IllegalAccessException error) {
+      throw unexpected(error);
+    }
+  }
+
+  private static IllegalStateException unexpected(Throwable error) {
+    return new IllegalStateException("Treadle does not know this version of Spark: " + error, error);
+  }
+}

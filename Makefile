@@ -5,6 +5,7 @@
 # VENV=path           another place for the environment
 # DASK=2025.11.0      another release of Dask and distributed for the conformance suites
 # PROFILE=dev         Cargo's profile of the extension: what `make test-rust` compiles is used again
+# SPARK=4.3.0         another release of Spark for `make test-spark` and `make bench-spark` (requirements/spark-*.lock)
 # ARGS="…"            arguments for the program that a target runs
 
 PYTHON ?= python3
@@ -12,6 +13,7 @@ LOCK ?= dev
 VENV ?= $(if $(filter python3,$(PYTHON)),.venv,.venv-$(notdir $(PYTHON)))
 DASK ?=
 PROFILE ?= release
+SPARK ?= 3.5.9
 ARGS ?=
 
 VENV_PY := $(VENV)/bin/python
@@ -28,6 +30,12 @@ OFTEN := 3.11 3.10 3.15
 OTHER := $(if $(DASK),$(VENV)-dask-$(DASK))
 CONFORMANCE_PY := $(if $(DASK),$(OTHER)/bin/python,$(VENV_PY))
 CONFORMANCE := $(BUILT) $(if $(DASK),$(OTHER)/installed.stamp)
+# The jar is compiled against the oldest Spark, and runs on all.
+SPARK_JAR := spark/target/treadle-spark.jar
+SPARK_SITE = $(wildcard .venv-spark-3.5.9/lib/python3*/site-packages/pyspark)
+SPARK_PY := .venv-spark-$(SPARK)/bin/python
+SPARK_LIBRARY := target/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/libtreadle_shuffle_jvm.so
+SPARK_SOURCES := $(shell find spark/src -type f) spark/pom.xml
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) $(wildcard proto/*) Cargo.toml Cargo.lock
 PYTHON_SOURCES := $(wildcard python tests bench lint packaging examples docs/_site)
 
@@ -39,7 +47,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo run-demo example-datafusion wheels test test-rust test-python test-wheels test-pythons test-registries test-remote test-coordinator test-container test-yarn test-ray test-tensors test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-coordinator bench-scaling bench-builds bench-readme \
-	test-races fuzz soak lines \
+	test-races fuzz soak lines spark test-spark bench-spark \
 	build build-optimised lint fmt lock clean check-python check-cargo
 
 help: ## list the targets
@@ -80,6 +88,14 @@ test-container: $(BUILT) ## build the image of packaging/container and run shuff
 
 test-yarn: $(BUILT) ## run shuffle servers in a cluster of YARN; needs root, Java and Maven
 	$(VENV_PY) tests/yarn.py
+
+spark: $(SPARK_JAR) ## build the jar for Spark, with the native library of this machine; needs a JDK (17) and Maven
+
+test-spark: $(BUILT) $(SPARK_JAR) .venv-spark-$(SPARK)/installed.stamp ## run Spark on the shuffle service, with faults; needs a JDK and Maven
+	TREADLE_SPARK_PYTHON=$(abspath $(SPARK_PY)) TREADLE_SPARK_JAR=$(abspath $(SPARK_JAR)) $(VENV_PY) -m pytest --durations=20 tests/spark $(ARGS)
+
+bench-spark: $(BUILT) $(SPARK_JAR) .venv-spark-$(SPARK)/installed.stamp ## measure Spark on the shuffle service beside stock's own shuffle
+	TREADLE_SPARK_PYTHON=$(abspath $(SPARK_PY)) TREADLE_SPARK_JAR=$(abspath $(SPARK_JAR)) $(VENV_PY) bench/spark/run.py $(ARGS)
 
 test-ray: $(BUILT) ## run the tests inside a Ray cluster; installs Ray
 	$(PIP_INSTALL) -r requirements/peers.lock
@@ -204,9 +220,13 @@ lock: $(INSTALLED) ## write the lock files anew from pyproject.toml (ARGS=--upgr
 			--no-emit-index-url --custom-compile-command "make lock" $(ARGS) \
 			--output-file requirements/$$lock.lock $$from; \
 	done
+	set -e; for spark in $(patsubst requirements/spark-%.lock,%,$(wildcard requirements/spark-*.lock)); do \
+		echo "pyspark==$$spark" | $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+			--no-emit-index-url --custom-compile-command "make lock" --output-file requirements/spark-$$spark.lock -; \
+	done
 
 clean: ## remove what was built and installed here
-	rm -rf target docs/_build docs/generated .venv .venv-* .cache .mypy_cache .ruff_cache .pytest_cache
+	rm -rf target spark/target docs/_build docs/generated .venv .venv-* .cache .mypy_cache .ruff_cache .pytest_cache
 	find python tests bench -name __pycache__ -prune -exec rm -rf {} +
 	rm -f python/treadle/_core*.so
 
@@ -230,6 +250,19 @@ $(OPTIMISED): $(INSTALLED) $(RUST_SOURCES) pyproject.toml
 $(VENV)-dask-%/installed.stamp: $(BUILT) tests/conformance/other_dask.py
 	$(VENV_PY) tests/conformance/other_dask.py $* $(@D)
 	@touch $@
+
+.venv-spark-%/installed.stamp: requirements/bootstrap.lock requirements/spark-%.lock
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.lock
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r requirements/spark-$*.lock
+	@touch $@
+
+$(SPARK_JAR): $(RUST_SOURCES) $(SPARK_SOURCES) .venv-spark-3.5.9/installed.stamp | check-cargo
+	@command -v mvn >/dev/null || { echo "mvn is missing (Debian and Ubuntu: apt install maven)"; exit 1; }
+	cargo build --locked --profile $(PROFILE) -p treadle-shuffle-jvm
+	@mkdir -p spark/target/libraries/linux-$(shell uname -m)
+	strip -o spark/target/libraries/linux-$(shell uname -m)/$(notdir $(SPARK_LIBRARY)) $(SPARK_LIBRARY)
+	mvn -q -B -f spark/pom.xml -Dspark.jars=$(abspath $(SPARK_SITE))/jars package
 
 $(VENV)-coiled/installed.stamp: requirements/coiled.lock
 	$(PYTHON) -m venv $(@D)

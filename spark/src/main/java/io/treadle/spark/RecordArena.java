@@ -86,7 +86,7 @@ final class RecordArena extends MemoryConsumer {
       Interrupt interrupt)
       throws ServiceException {
     // What is pushed is a copy that is sorted. It is made even if Spark has no memory for it.
-    long copy = acquireMemory(bytes);
+    long copy = bytes == 0 ? 0 : acquireMemory(bytes);
     peak = Math.max(peak, getUsed());
     try {
       return Native.push(

@@ -1,0 +1,298 @@
+"""A Spark driver of a test. It reads names of jobs with their arguments from its input, a JSON line each, and prints what
+each has returned.
+
+It is run by the Python that has PySpark, which has nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+JOBS = {}
+
+
+def job(function):
+    JOBS[function.__name__] = function
+    return function
+
+
+def passes(gate):
+    """Wait until the test opens the gate."""
+    deadline = time.monotonic() + 170
+    while not Path(gate).exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nobody opens {gate}")
+        time.sleep(0.01)
+
+
+def says(directory, name):
+    """Tell the test that something has begun."""
+    Path(directory, name).touch()
+
+
+@job
+def driver_port(spark):
+    return spark.sparkContext.getConf().get("spark.driver.port")
+
+
+@job
+def setting(spark, key):
+    return spark.sparkContext._jsc.sc().getConf().get(key, "")
+
+
+@job
+def grouped(spark):
+    """SQL: an aggregation, whose partitions are coalesced."""
+    frame = (
+        spark.range(100_000)
+        .groupBy((F.col("id") % 1000).alias("key"))
+        .agg(F.sum("id").alias("sum"))
+    )
+    rows = sorted((row["key"], row["sum"]) for row in frame.collect())
+    return [rows == [(key, sum(range(key, 100_000, 1000))) for key in range(1000)], plan(frame)]
+
+
+@job
+def skewed(spark, rows):
+    """SQL: a join in which most rows have one key. Its partition is read by ranges of maps."""
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    spark.conf.set("spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes", "64KB")
+    spark.conf.set("spark.sql.adaptive.advisoryPartitionSizeInBytes", "128KB")
+    spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
+    key = F.when(F.col("id") % 10 < 8, 0).otherwise(F.col("id") % 50)
+    # What cannot be compressed much: bytes are read that were written.
+    left = spark.range(0, rows, 1, 8).select(
+        key.alias("key"), "id", F.sha2(F.col("id").cast("string"), 256).alias("text")
+    )
+    right = spark.range(50).select(F.col("id").alias("key"), (F.col("id") * 3).alias("value"))
+    joined = (
+        left.join(right, "key").groupBy().agg(F.count("*"), F.sum("value"), F.sum(F.length("text")))
+    )
+    count, value, length = joined.collect()[0]
+    keys = [0 if one % 10 < 8 else one % 50 for one in range(rows)]
+    for name in (
+        "autoBroadcastJoinThreshold",
+        "adaptive.advisoryPartitionSizeInBytes",
+        "adaptive.coalescePartitions.enabled",
+    ):
+        spark.conf.unset(f"spark.sql.{name}")
+    return [[count, value, length] == [rows, 3 * sum(keys), 64 * rows], plan(joined)]
+
+
+@job
+def window(spark):
+    frame = spark.range(5_000).withColumn("key", F.col("id") % 7)
+    frame.createOrReplaceTempView("numbers")
+    query = "select key, id, row_number() over (partition by key order by id desc) as place from numbers"
+    rows = spark.sql(query).repartition(5).collect()
+    found = sorted((row["key"], row["id"], row["place"]) for row in rows)
+    expected = []
+    for key in range(7):
+        for place, number in enumerate(sorted(range(key, 5_000, 7), reverse=True)):
+            expected.append((key, number, place + 1))
+    return found == sorted(expected)
+
+
+@job
+def empty(spark):
+    """Partitions and maps without rows, and shuffles without any."""
+    frame = spark.range(0, 1_000, 1, 6).where("id < 10").repartition(40, "id")
+    none = spark.range(0).repartition(3).count()
+    rdd = spark.sparkContext.parallelize([], 4).map(lambda one: (one, one)).groupByKey(3)
+    return [sorted(row["id"] for row in frame.collect()) == list(range(10)), none, rdd.count()]
+
+
+@job
+def reduced(spark):
+    rdd = spark.sparkContext.parallelize(range(10_000), 6).map(lambda one: (one % 97, one))
+    found = dict(rdd.reduceByKey(lambda one, other: one + other, 5).collect())
+    return found == {key: sum(range(key, 10_000, 97)) for key in range(97)}
+
+
+@job
+def ordered(spark):
+    rdd = spark.sparkContext.parallelize([(one * 7919) % 10_007 for one in range(5_000)], 5)
+    found = rdd.map(lambda one: (one, str(one))).sortByKey(numPartitions=4).collect()
+    return found == sorted((one * 7919 % 10_007, str(one * 7919 % 10_007)) for one in range(5_000))
+
+
+@job
+def listed(spark):
+    rdd = spark.sparkContext.parallelize(range(3_000), 5).map(lambda one: (one % 11, one))
+    found = {key: sorted(values) for key, values in rdd.groupByKey(4).collect()}
+    return found == {key: list(range(key, 3_000, 11)) for key in range(11)}
+
+
+@job
+def repartitioned(spark):
+    rdd = spark.sparkContext.parallelize(range(5_000), 3).repartition(9)
+    return [sorted(rdd.collect()) == list(range(5_000)), rdd.getNumPartitions()]
+
+
+@job
+def objects(spark):
+    """RDDs of Java's objects: what Spark's default serialiser writes, with and without combining, and sorted."""
+    context = spark.sparkContext
+    jvm = context._jvm
+    pairs = jvm.java.util.ArrayList()
+    for one in range(600):
+        values = jvm.java.util.ArrayList()
+        values.add(one)
+        pairs.add(jvm.scala.Tuple2(f"key {one % 13:02}", values))
+    rdd = context._jsc.parallelizePairs(pairs, 4)
+    grouped = {}
+    for pair in rdd.groupByKey(5).collect():
+        lists = []
+        iterator = pair._2().iterator()
+        while iterator.hasNext():
+            lists.extend(iterator.next())
+        grouped[pair._1()] = sorted(lists)
+    keys = [pair._1() for pair in rdd.sortByKey(True, 3).collect()]
+    counted = dict(rdd.countByKey())
+    expected = {f"key {key:02}": list(range(key, 600, 13)) for key in range(13)}
+    return [
+        grouped == expected,
+        keys == sorted(f"key {one % 13:02}" for one in range(600)),
+        counted == {key: len(values) for key, values in expected.items()},
+    ]
+
+
+@job
+def large(spark, rows):
+    """More rows than Spark has memory for in a task: they are spilled."""
+    text = F.sha2(F.col("id").cast("string"), 512)
+    frame = spark.range(0, rows, 1, 2).select("id", text.alias("text"))
+    spread = frame.repartition(8, "id").agg(F.count("*"), F.sum("id"), F.sum(F.length("text")))
+    return list(spread.collect()[0]) == [rows, rows * (rows - 1) // 2, 128 * rows]
+
+
+@job
+def gated(spark, directory, maps, partitions, readers):
+    """Pairs of a shuffle whose maps tell when they end. Map ``maps - 1`` waits for the gate `maps`, readers for `readers`."""
+
+    def write(index, rows):
+        if index == maps - 1:
+            passes(Path(directory, "maps"))
+        says(directory, f"map-{index}-{time.time_ns()}")
+        return rows
+
+    def read(index, rows):
+        says(directory, f"reader-{index}-{time.time_ns()}")
+        if readers:
+            passes(Path(directory, "readers"))
+        return [sorted(rows)]
+
+    context = spark.sparkContext
+    ended = Event()
+
+    def watch():
+        status = context.statusTracker()
+        while not ended.wait(0.05):
+            for stage in status.getActiveStageIds():
+                if info := status.getStageInfo(stage):
+                    says(directory, f"completed-{info.numCompletedTasks}")
+
+    rows = context.parallelize(range(1_000 * maps), maps).mapPartitionsWithIndex(write)
+    pairs = rows.map(lambda one: (one % 1_009, one)).partitionBy(partitions)
+    with ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(watch)
+        try:
+            found = pairs.mapPartitionsWithIndex(read).collect()
+        finally:
+            ended.set()
+        watching.result()
+    return sorted(pair[1] for part in found for pair in part) == list(range(1_000 * maps))
+
+
+@job
+def kept(spark, directory, maps, partitions):
+    """The same in two jobs with one shuffle, with the gate `between` between them: the maps run once."""
+
+    def write(index, rows):
+        says(directory, f"map-{index}-{time.time_ns()}")
+        return rows
+
+    context = spark.sparkContext
+    rows = context.parallelize(range(1_000 * maps), maps).mapPartitionsWithIndex(write)
+    pairs = rows.map(lambda one: (one % 1_009, one)).partitionBy(partitions)
+    before = pairs.count()
+    says(directory, "between-begun")
+    passes(Path(directory, "between"))
+    found = pairs.glom().collect()
+    return [before, sorted(pair[1] for part in found for pair in part) == list(range(1_000 * maps))]
+
+
+@job
+def killed(spark, directory):
+    """A job that is cancelled while it waits for the shuffle service. What Spark says, and how long its tasks took to end."""
+    context = spark.sparkContext
+
+    def work():
+        context.setJobGroup("cancelled", "a job that is cancelled")
+        pairs = context.parallelize(range(10), 2).map(lambda one: (one, one)).partitionBy(3)
+        says(directory, "begun")
+        return pairs.count()
+
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(work)
+        passes(Path(directory, "cancel"))
+        context.cancelJobGroup("cancelled")
+        failed = type(future.exception(120)).__name__
+    status = context._jsc.sc().statusTracker()
+    begun = time.monotonic()
+    while any(one.numRunningTasks() for one in status.getExecutorInfos()):
+        if time.monotonic() - begun > 120:
+            return [failed, "its tasks go on"]
+        time.sleep(0.01)
+    return [failed, "ended"]
+
+
+@job
+def slow(spark, directory, maps):
+    """A job one of whose maps is slow in its first attempt: Spark runs it a second time."""
+
+    def write(index, rows):
+        rows = list(rows)
+        name = Path(directory, f"attempt-{index}-{time.time_ns()}")
+        name.touch()
+        if index == 0 and len(list(Path(directory).glob("attempt-0-*"))) == 1:
+            passes(Path(directory, "slow"))
+        return rows
+
+    context = spark.sparkContext
+    rows = context.parallelize(range(1_000 * maps), maps).mapPartitionsWithIndex(write)
+    found = rows.map(lambda one: (one % 31, one)).groupByKey(3).mapValues(sorted).collect()
+    return sorted(found) == [(key, list(range(key, 1_000 * maps, 31))) for key in range(31)]
+
+
+def plan(frame):
+    """The plan of a query that has run."""
+    return frame._jdf.queryExecution().executedPlan().toString()
+
+
+def main():
+    settings = json.loads(sys.argv[1])
+    builder = SparkSession.builder.appName("tests")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    for line in sys.stdin:
+        name, *arguments = json.loads(line)
+        try:
+            answer = ["value", JOBS[name](spark, *arguments)]
+        except Exception:
+            answer = ["error", traceback.format_exc()]
+        print("answer", json.dumps(answer), flush=True)
+    spark.stop()
+
+
+main()

@@ -23,8 +23,10 @@ final class Driver implements RpcEndpoint {
 
   private static final Logger LOG = LoggerFactory.getLogger(Driver.class);
 
-  /** A commit keeps a thread. Receipts do not wait for commits of other shuffles. */
-  private static final int THREADS = 8;
+  /** A commit keeps a thread while servers compare. Receipts do not wait for commits. */
+  private static final int COMMITTING = 8;
+
+  private static final int LISTENING = 2;
 
   /** How long the end of a shuffle may take. What is late ends with the application. */
   private static final long END_MILLIS = 5_000;
@@ -35,7 +37,8 @@ final class Driver implements RpcEndpoint {
   private final String master;
   private final long application;
   private final ConcurrentHashMap<Integer, DriverShuffle> shuffles = new ConcurrentHashMap<>();
-  private final ExecutorService threads = Executors.newFixedThreadPool(THREADS, daemons());
+  private final ExecutorService committing = Executors.newFixedThreadPool(COMMITTING, daemons());
+  private final ExecutorService listening = Executors.newFixedThreadPool(LISTENING, daemons());
   private final RpcEndpointRef own;
 
   private Driver(RpcEnv rpcEnv, Settings settings, long service) {
@@ -134,7 +137,8 @@ final class Driver implements RpcEndpoint {
 
   void close() {
     rpcEnv.stop(own);
-    threads.shutdownNow();
+    committing.shutdownNow();
+    listening.shutdownNow();
     Native.close(service);
   }
 
@@ -173,7 +177,7 @@ final class Driver implements RpcEndpoint {
     return new Answers(context);
   }
 
-  /** Hands messages to the threads: Spark's own dispatch messages of all endpoints. */
+  /** Hands messages to other threads: Spark's own dispatch those of all endpoints. */
   private final class Answers extends AbstractPartialFunction<Object, BoxedUnit> {
     private final RpcCallContext context;
 
@@ -183,15 +187,17 @@ final class Driver implements RpcEndpoint {
 
     @Override
     public boolean isDefinedAt(Object message) {
-      return message instanceof byte[];
+      return message instanceof byte[] && ((byte[]) message).length > 0;
     }
 
     @Override
     public BoxedUnit apply(Object message) {
+      byte[] bytes = (byte[]) message;
+      ExecutorService threads = bytes[0] == Messages.RECEIPT ? listening : committing;
       threads.execute(
           () -> {
             try {
-              context.reply(answer((byte[]) message));
+              context.reply(answer(bytes));
             } catch (IOException | RuntimeException error) {
               // Executors may not have the class of the error in the loader that reads it.
               context.sendFailure(new IOException(error.getMessage()));

@@ -1,8 +1,8 @@
 package io.treadle.spark;
 
 import java.io.IOException;
-import java.util.HashMap;
 import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 import org.apache.spark.MapOutputTrackerMaster;
 import org.apache.spark.ShuffleStatus;
 import org.apache.spark.SparkEnv;
@@ -25,8 +25,8 @@ final class DriverShuffle {
   private final long handle;
   private final long timeoutMillis;
 
-  /** By the id of the run of a map. */
-  private final Map<Long, byte[]> receipts = new HashMap<>();
+  /** By the id of the run of a map. They come while others of the shuffle are committed. */
+  private final Map<Long, byte[]> receipts = new ConcurrentHashMap<>();
 
   /** What was committed of each map; null: nothing that counts any more. */
   private final byte[][] committed;
@@ -43,7 +43,7 @@ final class DriverShuffle {
     committed = new byte[maps][];
   }
 
-  synchronized void receipt(long mapId, byte[] receipt) {
+  void receipt(long mapId, byte[] receipt) {
     receipts.put(mapId, receipt);
   }
 

@@ -3,7 +3,10 @@ package io.treadle.spark;
 import java.io.InputStream;
 import org.apache.spark.unsafe.Platform;
 
-/** The records of pieces in native memory, as one stream. Reading ends when the memory is freed. */
+/**
+ * The records of pieces in native memory, as one stream. It ends when the memory is freed: a thread that feeds Python may
+ * still read when its task has ended.
+ */
 final class PieceInput extends InputStream {
   /** Before each record: the bytes of what follows the first four, and those of the record. */
   private static final int HEAD = 8;
@@ -28,7 +31,7 @@ final class PieceInput extends InputStream {
   }
 
   @Override
-  public int read() {
+  public synchronized int read() {
     if (!more()) {
       return -1;
     }
@@ -36,7 +39,7 @@ final class PieceInput extends InputStream {
   }
 
   @Override
-  public int read(byte[] into, int start, int length) {
+  public synchronized int read(byte[] into, int start, int length) {
     int read = 0;
     while (read < length && more()) {
       int some = (int) Math.min(length - read, recordEnd - at);
@@ -48,12 +51,12 @@ final class PieceInput extends InputStream {
   }
 
   @Override
-  public int available() {
+  public synchronized int available() {
     return (int) Math.min(Integer.MAX_VALUE, recordEnd - at);
   }
 
   /** Its memory is not valid any more. */
-  void end() {
+  synchronized void end() {
     piece = endPiece;
     at = recordEnd = pieceEnd = 0;
   }

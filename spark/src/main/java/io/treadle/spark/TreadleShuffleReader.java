@@ -7,6 +7,7 @@ import org.apache.spark.InterruptibleIterator;
 import org.apache.spark.ShuffleDependency;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext;
+import org.apache.spark.TaskKilledException;
 import org.apache.spark.serializer.SerializerInstance;
 import org.apache.spark.shuffle.FetchFailedException;
 import org.apache.spark.shuffle.ShuffleReadMetricsReporter;
@@ -48,7 +49,7 @@ final class TreadleShuffleReader<K, C> implements ShuffleReader<K, C> {
   public Iterator<Product2<K, C>> read() {
     ShuffleDependency dependency = handle.dependency();
     Streams streams = new Streams(dependency.serializer().newInstance());
-    context.addTaskCompletionListener((TaskCompletionListener) ended -> streams.release());
+    context.addTaskCompletionListener((TaskCompletionListener) ended -> streams.close());
     Iterator rows = new InterruptibleIterator(context, streams);
     Option<Aggregator> aggregator = dependency.aggregator();
     if (aggregator.isDefined()) {
@@ -86,6 +87,9 @@ final class TreadleShuffleReader<K, C> implements ShuffleReader<K, C> {
     private PieceInput input;
     private Iterator<?> stream;
 
+    /** The task has ended. Another thread may still read for it. */
+    private boolean isClosed;
+
     Streams(SerializerInstance serializer) {
       this.serializer = serializer;
     }
@@ -96,9 +100,11 @@ final class TreadleShuffleReader<K, C> implements ShuffleReader<K, C> {
         if (next < pieces.length) {
           open();
         } else if (partition < endPartition) {
+          stream = null;
           release();
           fetch();
         } else {
+          stream = null;
           release();
           context.taskMetrics().mergeShuffleReadMetrics();
           return false;
@@ -117,12 +123,20 @@ final class TreadleShuffleReader<K, C> implements ShuffleReader<K, C> {
     }
 
     private void fetch() {
+      long read;
       try {
-        rows = reader.read(partition++);
+        read = reader.read(partition++);
       } catch (IOException | FetchFailedException error) {
         throw TreadleShuffleReader.<RuntimeException>unchecked(error);
       }
-      pieces = Native.pieces(rows);
+      synchronized (this) {
+        if (isClosed) {
+          Native.release(read);
+          throw new TaskKilledException("the task has ended");
+        }
+        rows = read;
+        pieces = Native.pieces(rows);
+      }
       long bytes = 0;
       for (int piece = 0; piece < pieces.length; piece += 3) {
         bytes += pieces[piece + 1];
@@ -132,27 +146,34 @@ final class TreadleShuffleReader<K, C> implements ShuffleReader<K, C> {
     }
 
     private void open() {
-      int end = pieces.length;
-      if (!handle.hasRecords) {
-        // What one map has for a partition is a stream of its own.
-        end = next;
-        while (end < pieces.length && pieces[end + 2] == pieces[next + 2]) {
-          end += 3;
+      InputStream bytes;
+      synchronized (this) {
+        int end = pieces.length;
+        if (!handle.hasRecords) {
+          // What one map has for a partition is a stream of its own.
+          end = next;
+          while (end < pieces.length && pieces[end + 2] == pieces[next + 2]) {
+            end += 3;
+          }
         }
+        input = new PieceInput(pieces, next, end);
+        bytes = input;
+        next = end;
       }
-      input = new PieceInput(pieces, next, end);
-      InputStream bytes = input;
       if (!handle.hasRecords) {
-        ShuffleBlockId block = new ShuffleBlockId(handle.shuffleId(), pieces[next + 2], partition - 1);
+        ShuffleBlockId block = new ShuffleBlockId(handle.shuffleId(), 0, partition - 1);
         bytes = SparkEnv.get().serializerManager().wrapStream(block, bytes);
       }
-      next = end;
       stream = serializer.deserializeStream(bytes).asKeyValueIterator();
     }
 
+    private synchronized void close() {
+      isClosed = true;
+      release();
+    }
+
     /** Frees what was read. A row that was returned is a copy. */
-    private void release() {
-      stream = null;
+    private synchronized void release() {
       next = 0;
       pieces = new long[0];
       if (input != null) {

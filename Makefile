@@ -92,7 +92,7 @@ test-yarn: $(BUILT) ## run shuffle servers in a cluster of YARN; needs root, Jav
 spark: $(SPARK_JAR) ## build the jar for Spark, with the native library of this machine; needs a JDK (17) and Maven
 
 test-spark: $(BUILT) $(SPARK_JAR) .venv-spark-$(SPARK)/installed.stamp ## run Spark on the shuffle service, with faults; needs a JDK and Maven
-	TREADLE_SPARK_PYTHON=$(abspath $(SPARK_PY)) TREADLE_SPARK_JAR=$(abspath $(SPARK_JAR)) $(VENV_PY) -m pytest --durations=20 tests/spark $(ARGS)
+	TREADLE_SPARK_PYTHON=$(abspath $(SPARK_PY)) TREADLE_SPARK_JAR=$(abspath $(SPARK_JAR)) $(VENV_PY) -m pytest --durations=20 -o faulthandler_timeout=600 tests/spark $(ARGS)
 
 bench-spark: $(BUILT) $(SPARK_JAR) .venv-spark-$(SPARK)/installed.stamp ## measure Spark on the shuffle service beside stock's own shuffle
 	TREADLE_SPARK_PYTHON=$(abspath $(SPARK_PY)) TREADLE_SPARK_JAR=$(abspath $(SPARK_JAR)) $(VENV_PY) bench/spark/run.py $(ARGS)

@@ -236,11 +236,14 @@ def killed(spark, directory):
     """A job that is cancelled while it waits for the shuffle service. What Spark says, and how long its tasks took to end."""
     context = spark.sparkContext
 
+    def write(index, rows):
+        says(directory, f"map-{index}-{time.time_ns()}")
+        return rows
+
     def work():
         context.setJobGroup("cancelled", "a job that is cancelled")
-        pairs = context.parallelize(range(10), 2).map(lambda one: (one, one)).partitionBy(3)
-        says(directory, "begun")
-        return pairs.count()
+        rows = context.parallelize(range(10), 2).mapPartitionsWithIndex(write)
+        return rows.map(lambda one: (one, one)).partitionBy(3).count()
 
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(work)

@@ -139,7 +139,7 @@ def test_a_task_that_waits_for_the_service_is_killed(
     for name in ("a", "b"):
         servers.kill(name)
     job = application.begin("killed", str(gates))
-    until((gates / "begun").exists, application.said, LONG)
+    begun(gates, application, "map", 2)
     (gates / "cancel").touch()
     failed, ended = application.answer(job)
     assert failed == "Py4JJavaError"

@@ -15,7 +15,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use treadle_shuffle_client::source::{
-    Allocate, Arena as Gathered, Column, Failure, Format, Field, Input, Integer, Partitions, Runs,
+    Allocate, Arena as Gathered, Column, Failure, Field, Format, Input, Integer, Partitions, Runs,
     Source, Transfer, Wanted, gather,
 };
 
@@ -136,7 +136,10 @@ impl Region {
     /// # Errors
     /// Java says that it has written more than there is.
     fn written(&self, used: usize) -> Result<&[u8], Thrown> {
-        let capacity = self.memory.as_ref().map_or(0, |memory| memory.layout.size());
+        let capacity = self
+            .memory
+            .as_ref()
+            .map_or(0, |memory| memory.layout.size());
         match &self.memory {
             _ if used > capacity => Err(Thrown::Argument(format!(
                 "{used} bytes in {capacity} bytes of memory"

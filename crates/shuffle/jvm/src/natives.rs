@@ -17,7 +17,7 @@ use treadle_shuffle_client::{
 use crate::arena::{Arena, REGIONS, Used};
 use crate::handles::Handles;
 use crate::sizes::Sized;
-use crate::thrown::{Throws, Thrown};
+use crate::thrown::{Thrown, Throws};
 use crate::waiting::waiting;
 
 static SERVICES: Handles<Service> = Handles::new("the connection to the shuffle service");

@@ -27,7 +27,9 @@ impl<'a> Sized<'a> {
         let stored = stored.unwrap_or_else(PoisonError::into_inner);
         let size = |(stored, rows): (u64, &u64)| if stored == 0 { *rows } else { stored };
         let sizes = stored.into_iter().zip(rows).map(size);
-        sizes.map(|size| i64::try_from(size).unwrap_or(i64::MAX)).collect()
+        sizes
+            .map(|size| i64::try_from(size).unwrap_or(i64::MAX))
+            .collect()
     }
 }
 
@@ -52,7 +54,11 @@ impl Source for Sized<'_> {
                         continue;
                     };
                     // Rows that are gathered again replace those before. A long piece goes on in the next batch.
-                    let known = if before == Some(piece.partition) { *size } else { 0 };
+                    let known = if before == Some(piece.partition) {
+                        *size
+                    } else {
+                        0
+                    };
                     *size = known
                         + match piece.packed {
                             0 => piece.tally.bytes,

@@ -22,10 +22,7 @@ pub(crate) enum Thrown {
     #[error("{0}")]
     Argument(String),
     #[error("{what}: {source}")]
-    Io {
-        what: String,
-        source: io::Error,
-    },
+    Io { what: String, source: io::Error },
 }
 
 impl Thrown {

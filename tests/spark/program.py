@@ -89,6 +89,19 @@ def skewed(spark, rows):
 
 
 @job
+def rebalanced(spark, rows):
+    """SQL: rows of which most are for one partition, which is read by ranges of maps, and no row twice."""
+    spark.conf.set("spark.sql.adaptive.advisoryPartitionSizeInBytes", "128KB")
+    key = F.when(F.col("id") % 10 < 8, 0).otherwise(F.col("id") % 50)
+    text = F.sha2(F.col("id").cast("string"), 256)
+    frame = spark.range(0, rows, 1, 8).select(key.alias("key"), "id", text.alias("text"))
+    frame.createOrReplaceTempView("texts")
+    spread = spark.sql("select /*+ rebalance(key) */ * from texts")
+    found = spread.groupBy().agg(F.count("*"), F.sum("id"), F.sum(F.length("text")))
+    return [list(found.collect()[0]) == [rows, rows * (rows - 1) // 2, 64 * rows], plan(found)]
+
+
+@job
 def window(spark):
     frame = spark.range(5_000).withColumn("key", F.col("id") % 7)
     frame.createOrReplaceTempView("numbers")

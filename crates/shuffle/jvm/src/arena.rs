@@ -10,6 +10,7 @@ use std::io::Write;
 use std::path::Path;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -184,9 +185,21 @@ impl Region {
 
 /// A file without a name.
 fn unnamed(directory: &Path) -> Result<File, Errno> {
-    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-    let opened = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR);
-    opened.map(File::from)
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let mode = Mode::RUSR | Mode::WUSR;
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    match rustix::fs::open(directory, flags | OFlags::TMPFILE, mode) {
+        Ok(file) => Ok(file.into()),
+        // Not all file systems have that. Kernels before it took the directory for what is to be written.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
+            let number = LAST.fetch_add(1, Ordering::Relaxed);
+            let path = directory.join(format!("treadle-{}-{number}", std::process::id()));
+            let file = rustix::fs::open(&path, flags | OFlags::CREATE | OFlags::EXCL, mode)?;
+            rustix::fs::unlink(&path)?;
+            Ok(file.into())
+        }
+        Err(error) => Err(error),
+    }
 }
 
 impl Memory {

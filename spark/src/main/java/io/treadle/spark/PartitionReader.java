@@ -1,6 +1,7 @@
 package io.treadle.spark;
 
 import java.io.IOException;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.spark.TaskContext;
 import org.apache.spark.shuffle.FetchFailedException;
 import org.apache.spark.shuffle.ShuffleReadMetricsReporter;
@@ -10,6 +11,11 @@ import org.slf4j.LoggerFactory;
 /** Reads partitions of a shuffle for a task: each one whole, or an error that Spark knows. */
 final class PartitionReader {
   private static final Logger LOG = LoggerFactory.getLogger(PartitionReader.class);
+
+  /** The first pause before reading again, and the longest. */
+  private static final long FIRST_PAUSE_MILLIS = 25;
+
+  private static final long LONGEST_PAUSE_MILLIS = 1_000;
 
   private final TreadleShuffleHandle<?, ?, ?> handle;
   private final int firstMap;
@@ -59,7 +65,7 @@ final class PartitionReader {
     if (generation == Messages.NONE) {
       generation = ask(partition, Messages.NONE, false, null);
     }
-    while (true) {
+    for (long pause = FIRST_PAUSE_MILLIS; ; pause = Math.min(2 * pause, LONGEST_PAUSE_MILLIS)) {
       ServiceException failed;
       boolean superseded = false;
       try {
@@ -79,6 +85,17 @@ final class PartitionReader {
       }
       LOG.info("Reading again: {}", failed.getMessage());
       generation = ask(partition, generation, superseded, failed);
+      pause(pause);
+    }
+  }
+
+  private void pause(long millis) throws ServiceException {
+    long end = System.nanoTime() + millis * 1_000_000;
+    while (System.nanoTime() < end) {
+      if (interrupt.interrupted()) {
+        throw new ServiceException.Interrupted("reading again: it was interrupted");
+      }
+      LockSupport.parkNanos(Math.min(millis, FIRST_PAUSE_MILLIS) * 1_000_000);
     }
   }
 

@@ -41,13 +41,13 @@ use crate::server::pushes::Parked;
 use crate::server::read_budget::ReadBudget;
 use crate::server::read_queue::ReadQueue;
 use crate::server::reads::Reading;
-use crate::server::shares::Shares;
 use crate::{
     ApplicationId, BatchId, Config, FromServer, Group, GroupId, MapRange, Plan, Push, ReadPiece,
     Refusal, ServerId, ShuffleError, ShuffleId, Tenant, ToMaster, ToNode, ToServer,
 };
 
 pub use masters::LinkId;
+pub(crate) use shares::Shares;
 pub use storage::{Remote, Storage};
 
 /// A connection from a writer or a reader. The host numbers them, and uses no number twice.

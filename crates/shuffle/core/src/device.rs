@@ -473,7 +473,7 @@ impl Device {
     pub fn weight(&self) -> u32 {
         let failed = self.failed_at.is_some_and(|at| self.now < at + FAILED);
         let failures = if failed {
-            self.failed_in_a_row.clamp(1, 16)
+            self.failed_in_a_row.min(16)
         } else {
             0
         };
@@ -504,6 +504,11 @@ impl Device {
             is_limiting: self.is_limiting,
             applications: applications.collect(),
         }
+    }
+
+    /// Requests that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting
     }
 
     /// Whether nothing waits or is carried out.

@@ -101,7 +101,7 @@ pub fn simulate_disk(disks: Disks, seed: u64) -> Result<DiskSummary, String> {
             Item::Done(turn) => world.done(turn)?,
         }
         events += 1;
-        if events % EACH == 0 {
+        if events.is_multiple_of(EACH) {
             world.device.check().map_err(|broken| broken.to_string())?;
         }
         if world.now >= END && world.summary.read_latency.is_zero() {
@@ -166,7 +166,8 @@ impl World {
         } else if user.most.is_some_and(|most| user.open >= most as usize) {
             // It is told to pause.
             let pause = self.random.micros(10_000, 100_000);
-            return Ok(self.schedule(pause, Item::Ask(index)));
+            self.schedule(pause, Item::Ask(index));
+            return Ok(());
         }
         let user = &mut self.users[index];
         let bytes = self.random.between(user.bytes.0, user.bytes.1);

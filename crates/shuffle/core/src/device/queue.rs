@@ -106,7 +106,8 @@ impl Queue {
             let is_near = last.is_none_or(|last| last.request.file == one.request.file);
             operations += u64::from(last.is_none_or(|last| !last.is_before(&one)));
             bytes = bytes.saturating_add(one.request.bytes);
-            if !turn.is_empty() && !(is_near && fits(operations, bytes)) {
+            let fits = turn.is_empty() || (is_near && fits(operations, bytes));
+            if !fits {
                 break;
             }
             turn.extend(self.remove(place));

@@ -66,8 +66,8 @@ class Application:
 
 def measure(quick: bool) -> Iterator[Figure]:
     """Yield the figures."""
-    from disks import slow_reads
     from jobs import service
+    from slow_disk import slow_reads
 
     alone, together = (ALONE / 2, TOGETHER / 2) if quick else (ALONE, TOGETHER)
     with service(MEMORY) as (running, folder), ExitStack() as stack:

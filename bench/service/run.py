@@ -17,6 +17,7 @@ MODULES = (
     "integrity",
     "slow",
     "overload",
+    "disks",
     "larger",
     "drain",
     "masters",

@@ -13,8 +13,6 @@ pub(crate) struct Books {
     retry: Duration,
     used: u64,
     places: Vec<Place>,
-    /// The first directory that may be next.
-    turn: usize,
     pub(crate) remove_failures: u64,
     /// The files are gone, or about to be.
     pub(crate) closed: bool,
@@ -27,6 +25,9 @@ pub(crate) struct Place {
     pub(crate) files: u64,
     pub(crate) failures: u64,
     pub(crate) fault: Option<Fault>,
+    /// How many files it is to have, compared with others, and what it is owed of that.
+    weight: u32,
+    owed: i64,
 }
 
 /// A directory that failed.
@@ -49,8 +50,13 @@ impl Books {
             quota,
             retry,
             used: 0,
-            places: vec![Place::default(); directories],
-            turn: 0,
+            places: vec![
+                Place {
+                    weight: 1,
+                    ..Place::default()
+                };
+                directories
+            ],
             remove_failures: 0,
             closed: false,
         }
@@ -127,17 +133,32 @@ impl Books {
         first.into_iter().collect()
     }
 
+    /// How many of the new files each is to have, compared with the others.
+    pub(crate) fn weigh(&mut self, weights: &[u32]) {
+        for (place, weight) in self.places.iter_mut().zip(weights) {
+            place.weight = (*weight).max(1);
+        }
+    }
+
     /// The one of these directories whose turn it is, of those with at least half as much room as the
     /// one that has most. Each with its room in bytes; `None`: there are none.
     pub(crate) fn take_turn(&mut self, rooms: &[(usize, u64)]) -> Option<usize> {
         let most = rooms.iter().map(|&(_, room)| room).max()?;
-        let count = self.places.len();
-        let distance = |place: usize| (place + count - self.turn) % count;
-        let (place, _) = rooms
-            .iter()
-            .filter(|&&(_, room)| room >= most / 2)
-            .min_by_key(|&&(place, _)| distance(place))?;
-        self.turn = (place + 1) % count;
+        let roomy = rooms.iter().filter(|&&(_, room)| room >= most / 2);
+        let weights = roomy
+            .clone()
+            .map(|&(place, _)| i64::from(self.places[place].weight));
+        let sum: i64 = weights.sum();
+        for &(place, _) in roomy.clone() {
+            let Place { weight, owed, .. } = &mut self.places[place];
+            // What was owed by other weights is not paid for ever.
+            *owed = (*owed).clamp(-sum, sum) + i64::from(*weight);
+        }
+        // Of equal ones the first.
+        let (place, _) = roomy
+            .rev()
+            .max_by_key(|&&(place, _)| self.places[place].owed)?;
+        self.places[*place].owed -= sum;
         Some(*place)
     }
 
@@ -172,6 +193,32 @@ mod tests {
         let turns: Vec<_> = (0..5).map(|_| books.take_turn(&rooms)).collect();
         assert_eq!(turns, [0, 1, 2, 0, 1].map(Some));
         assert_eq!(books.take_turn(&[]), None);
+    }
+
+    #[test]
+    fn turns_are_by_weight() {
+        let mut books = books();
+        books.weigh(&[1_000, 100, 0]);
+        let rooms = [(0, GIB), (1, GIB), (2, GIB)];
+        let mut count = |turns: usize| {
+            let mut counts = [0; 3];
+            for _ in 0..turns {
+                counts[books.take_turn(&rooms).unwrap()] += 1;
+            }
+            counts
+        };
+        assert_eq!(count(1_101), [1_000, 100, 1]);
+        assert_eq!(count(11), [10, 1, 0], "they alternate");
+        // What was owed by other weights is forgotten.
+        books.weigh(&[1, 1, 1]);
+        let mut counts = [0; 3];
+        for _ in 0..30 {
+            counts[books.take_turn(&rooms).unwrap()] += 1;
+        }
+        assert!(
+            counts.iter().all(|count| (7..=13).contains(count)),
+            "{counts:?}"
+        );
     }
 
     #[test]

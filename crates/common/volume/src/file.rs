@@ -43,6 +43,11 @@ impl File {
         &self.0.path
     }
 
+    /// The number of its directory, in the order of the options.
+    pub fn directory(&self) -> usize {
+        self.0.place
+    }
+
     /// Its length in bytes.
     pub fn len(&self) -> u64 {
         self.0.length.load(Ordering::Acquire)

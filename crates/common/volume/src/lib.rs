@@ -18,7 +18,7 @@
 //!
 //! New files go to the directories in turn, but only to those that have at least half as much room as
 //! the one that has most. Turns use all disks at once; without the rule about room the smallest would
-//! be full first.
+//! be full first. Who knows that some disks do more than others gives them more turns ([`Volume::weigh`]).
 //!
 //! A directory that has failed is tried last for new files, until a pause is over; the pause doubles
 //! with each failure ([`Options::retry`]). If making a file fails in one directory, the next one is
@@ -36,21 +36,25 @@
 
 mod backoff;
 mod books;
+mod device;
 mod directory;
 mod disk;
 mod error;
 pub mod faults;
 mod file;
+mod limited;
 mod local;
 mod options;
 mod stats;
 mod volume;
 
 pub use backoff::Backoff;
+pub use device::Device;
 pub use directory::{Directory, Kind as DirectoryKind, remove_directory};
 pub use disk::{Disk, Mode, Opened};
 pub use error::VolumeError;
 pub use file::{File, Mapped};
+pub use limited::Limit;
 pub use local::LocalDisk;
 pub use options::Options;
 pub use stats::{DirectoryStats, Stats};

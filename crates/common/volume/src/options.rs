@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::{Disk as _, LocalDisk};
+use crate::{Disk as _, Limit, LocalDisk};
 
 /// The settings of a volume.
 #[derive(Clone, Debug)]
@@ -18,6 +18,8 @@ pub struct Options {
     /// How long a directory that failed is tried only after the others. It doubles with every
     /// failure, up to 64 times of it.
     pub retry: Duration,
+    /// For tests: what directories do at most.
+    pub limits: Vec<Limit>,
 }
 
 impl Options {
@@ -27,6 +29,7 @@ impl Options {
             directories,
             quota,
             retry: Duration::from_secs(1),
+            limits: Vec::new(),
         }
     }
 

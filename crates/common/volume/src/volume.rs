@@ -1,7 +1,7 @@
 //! The volume: its directories, and where a file is made.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -9,9 +9,11 @@ use std::time::Instant;
 use treadle_guards::InvariantError;
 
 use crate::books::{Books, Place};
+use crate::device::device_of;
+use crate::limited::LimitedDisk;
 use crate::{
-    Directory, DirectoryKind, DirectoryStats, Disk, File, LocalDisk, Mode, Opened, Options, Stats,
-    VolumeError,
+    Device, Directory, DirectoryKind, DirectoryStats, Disk, File, LocalDisk, Mode, Opened, Options,
+    Stats, VolumeError,
 };
 
 /// Files in several directories under one quota. See the [crate](crate) for the model.
@@ -28,7 +30,10 @@ impl Volume {
     /// [`VolumeError::NoDirectory`]; [`VolumeError::Full`] or [`VolumeError::Disk`] if one of the
     /// directories cannot be made: whoever named it is to know.
     pub fn open(options: &Options) -> Result<Self, VolumeError> {
-        Volume::on_disk(options, Arc::new(LocalDisk))
+        match options.limits.is_empty() {
+            true => Volume::on_disk(options, Arc::new(LocalDisk)),
+            false => Volume::on_disk(options, Arc::new(LimitedDisk::new(&options.limits))),
+        }
     }
 
     /// The same with files that `disk` makes, writes and reads. The directories are real ones.
@@ -50,6 +55,11 @@ impl Volume {
             )),
             numbers: AtomicU64::new(0),
             pid: std::process::id(),
+            limited: options
+                .limits
+                .iter()
+                .map(|limit| limit.directory.clone())
+                .collect(),
         };
         for base in &options.directories {
             let made = Directory::create(base, DirectoryKind::Volume);
@@ -86,6 +96,36 @@ impl Volume {
     /// Its own directories, in the order of the options.
     pub fn directories(&self) -> impl Iterator<Item = &Path> {
         self.0.directories.iter().map(Directory::path)
+    }
+
+    /// The devices that have its directories.
+    pub fn devices(&self) -> Vec<Device> {
+        let mut known = Vec::new();
+        let mut devices: Vec<Device> = Vec::new();
+        for (number, path) in self.directories().enumerate() {
+            let limited = self.0.limited.iter().position(|one| path.starts_with(one));
+            let (device, is_rotational) = device_of(path);
+            // Without an answer each is one.
+            let unknown = device.is_none().then_some(number);
+            let name = (limited, unknown, device.filter(|_| limited.is_none()));
+            match known.iter().position(|other| *other == name) {
+                Some(at) => devices[at].directories.push(number),
+                None => {
+                    known.push(name);
+                    devices.push(Device {
+                        directories: vec![number],
+                        is_rotational: is_rotational && limited.is_none(),
+                    });
+                }
+            }
+        }
+        devices
+    }
+
+    /// How many of the new files each directory is to have, compared with the others, in the order of the
+    /// options; as long as nothing else is said, all the same. At least 1.
+    pub fn weigh(&self, weights: &[u32]) {
+        self.0.books().weigh(weights);
     }
 
     /// Where it stands.
@@ -135,6 +175,8 @@ pub(crate) struct Shared {
     directories: Vec<Directory>,
     books: Mutex<Books>,
     numbers: AtomicU64,
+    /// Directories that are devices of their own in a test.
+    limited: Vec<PathBuf>,
     /// A forked child has copies of everything, and no right to the files.
     pid: u32,
 }

@@ -40,6 +40,9 @@ pub struct Config {
     /// A server with a request that has waited for so long, and with requests of other applications, tells
     /// the application of that one to pause.
     pub slow: Duration,
+    /// Nine of ten reads of a disk are to take no longer than this. Otherwise applications with more reads than
+    /// their share are told to pause.
+    pub read_latency: Duration,
     /// In how many ranges of maps a server counts the rows of a partition. Readers that share a partition
     /// read whole ranges, and so not much more than what is theirs. 1: each reads the whole partition.
     pub stripes: u32,
@@ -70,6 +73,7 @@ impl Default for Config {
             split: u64::MAX,
             reads: 64,
             slow: Duration::from_millis(200),
+            read_latency: Duration::from_millis(200),
             stripes: 1,
             reserve: 10,
             repairs: 5,
@@ -116,6 +120,10 @@ treadle_guards::guards! {
         Governor,
         /// An application has one master at a server.
         OneMaster,
+        /// A read that has waited for long is next on its disk, wherever it is.
+        Oldest,
+        /// While a disk is slow, an application has as many reads there as its share does in time.
+        Throttle,
     }
 }
 

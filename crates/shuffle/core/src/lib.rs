@@ -1,8 +1,8 @@
 //! How rows move from maps to partitions; the design is `docs/internals/shuffle.md`.
 //!
-//! Four machines. [`Master`] assigns partitions to servers, commits, and says what has to run again.
+//! Five machines. [`Master`] assigns partitions to servers, commits, and says what has to run again.
 //! [`Server`] holds partitions. [`Writer`] pushes the rows of transfers. [`Reader`] gets those of a
-//! partition. Each takes events, with the time, and returns effects as data. None of them sees a row:
+//! partition. [`Device`] orders what a server reads and writes on a disk. Each takes events, with the time, and returns effects as data. None of them sees a row:
 //! the host keeps the bytes by the names that the effects give.
 //!
 //! | module | concept |
@@ -14,6 +14,7 @@
 //! | `layout`, `plan` | where partitions live; that as it is told to others |
 //! | `master` | registration, loss, commit, the end |
 //! | `server` | batches: taking them in, deduplication, memory and files, sealing, reading; the masters it serves |
+//! | `device` | a disk: whose request is next, what the disk does, how many reads it has time for |
 //! | `writer` | transfers: what is pushed where, within which window, and the receipt |
 //! | `lease` | applications that are there, and what is cleaned when they are not |
 //! | `reader` | a partition: where to get it, and whether it is all of it |
@@ -27,6 +28,7 @@ extern crate alloc;
 
 pub mod block;
 mod config;
+mod device;
 mod error;
 mod ids;
 mod layout;
@@ -43,6 +45,10 @@ mod usage;
 mod writer;
 
 pub use config::{Config, Guard};
+pub use device::{
+    Access, Device, DeviceEffect, DeviceEvent, DeviceOptions, DeviceStanding, Limit, Outcome,
+    Request, Served,
+};
 pub use error::{Broken, ShuffleError};
 pub use ids::{AttemptId, BatchId, Generation, GroupId, ServerId, ShuffleId, Transfer};
 pub use lease::{ApplicationId, Leases, Tenant};

@@ -17,6 +17,7 @@ mod members;
 mod memory;
 mod pushes;
 mod read_budget;
+mod read_limits;
 mod read_queue;
 mod reads;
 mod sealing;
@@ -39,15 +40,16 @@ use crate::server::members::Members;
 use crate::server::memory::Memory;
 use crate::server::pushes::Parked;
 use crate::server::read_budget::ReadBudget;
+use crate::server::read_limits::ReadLimits;
 use crate::server::read_queue::ReadQueue;
 use crate::server::reads::Reading;
-use crate::server::shares::Shares;
 use crate::{
-    ApplicationId, BatchId, Config, FromServer, Group, GroupId, MapRange, Plan, Push, ReadPiece,
-    Refusal, ServerId, ShuffleError, ShuffleId, Tenant, ToMaster, ToNode, ToServer,
+    ApplicationId, BatchId, Config, FromServer, Group, GroupId, Limit, MapRange, Plan, Push,
+    ReadPiece, Refusal, ServerId, ShuffleError, ShuffleId, Tenant, ToMaster, ToNode, ToServer,
 };
 
 pub use masters::LinkId;
+pub(crate) use shares::Shares;
 pub use storage::{Remote, Storage};
 
 /// A connection from a writer or a reader. The host numbers them, and uses no number twice.
@@ -144,6 +146,14 @@ pub enum ServerEvent {
         /// The pieces, of all attempts. `None`: it cannot be read.
         pieces: Option<Vec<ReadPiece>>,
     },
+    /// Too much waits for a disk: a load for this read was not begun.
+    Unloaded {
+        /// The number of the loads.
+        load: u64,
+    },
+    /// Reads of a disk take too long: applications that wait may have so many loads. None: they are as fast as
+    /// they should be.
+    Limited(Vec<Limit>),
     /// The rows of a read have left: nothing of them is in memory for it any more.
     Sent {
         /// The number of the loads for it.
@@ -199,6 +209,8 @@ pub enum ServerEffect {
         group: GroupId,
         storage: Storage,
         batches: Vec<BatchId>,
+        /// Whose the shuffle is.
+        tenant: Tenant,
     },
     /// Remove a run, also one that is still being written.
     DropRun(u64),
@@ -210,6 +222,8 @@ pub enum ServerEffect {
         partition: u32,
         /// Of these maps: all of theirs, and none of others. `None`: of all.
         maps: Option<MapRange>,
+        /// Who reads.
+        tenant: Tenant,
     },
     /// Send [`FromServer::Rows`] with these pieces, and their bytes in this order, from memory or from
     /// what was loaded. Say [`ServerEvent::Sent`] when they are written, or cannot be.
@@ -278,6 +292,9 @@ pub struct Server {
     read_budget: ReadBudget,
     /// Reads that wait for their turn.
     waiting: ReadQueue,
+    limits: ReadLimits,
+    /// Reads that were told to pause while a disk was slow.
+    slept: u64,
     next_load: u64,
     fills: Fills,
     members: Members,
@@ -324,6 +341,8 @@ impl Server {
             readings: BTreeMap::new(),
             read_budget: ReadBudget::default(),
             waiting: ReadQueue::default(),
+            limits: ReadLimits::default(),
+            slept: 0,
             next_load: 0,
             fills: Fills::new(),
             members: Members::default(),
@@ -390,6 +409,8 @@ impl Server {
             ServerEvent::Loaded { load, run, pieces } => {
                 self.loaded(load, run, pieces, effects);
             }
+            ServerEvent::Unloaded { load } => self.unloaded(load, effects),
+            ServerEvent::Limited(limits) => self.limited(limits, effects),
             ServerEvent::Sent { load } => self.read_budget.give_back(load),
             ServerEvent::Peer(message) => self.peer(message, effects),
             ServerEvent::Unreached(server) => self.unreached(server),
@@ -423,6 +444,11 @@ impl Server {
     /// Requests that wait: pushes for room or a plan, and reads for their turn.
     pub fn waiting(&self) -> usize {
         self.parked.len() + self.waiting.len()
+    }
+
+    /// Reads that were told to pause while a disk was slow, since the start.
+    pub fn slept(&self) -> u64 {
+        self.slept
     }
 
     /// Whether rows are to go to files, and the last write of some failed.

@@ -10,7 +10,8 @@
 //! | `outgoing` | connections to other workers |
 //! | `packing` | compression of rows |
 //! | `run` | rows that do not fit into memory, as bytes in one place |
-//! | `disk`, `remote` | runs in files; runs in a remote store |
+//! | `disk`, `devices` | runs in files; whose turn it is on the devices that have them |
+//! | `remote` | runs in a remote store |
 //! | `reports` | what the threads of both say to the plane |
 //! | `held` | how many bytes of rows are in memory |
 //! | `merged` | the pieces of many batches in one order |
@@ -25,10 +26,12 @@
 //! | those of tasks | gather rows, compute digests, wait |
 //! | those of the service host | receive pushes of other workers, send rows |
 //! | `treadle-shuffle` | receives answers of other workers, and runs timers |
-//! | `treadle-shuffle-disk` | writes and reads files |
+//! | `treadle-shuffle-file`, `-copy` | write files; put batches of files together again |
+//! | `treadle-shuffle-disk` | read files: one or four of each device |
 //! | `treadle-remote-…` | write and read objects of a remote store |
 
 mod arena;
+mod devices;
 mod disk;
 mod failure;
 mod gathering;
@@ -69,6 +72,7 @@ use treadle_shuffle_wire::{FROM_SERVER, encode_shuffled};
 use treadle_types::Runs;
 
 pub use arena::{Arena, ArenaMemory};
+pub use devices::DeviceStats;
 pub use failure::Failure;
 pub use gathering::{NotGathered, gather};
 pub use memory::writing;
@@ -232,6 +236,8 @@ pub struct Stats {
     pub slept: u64,
     /// Requests that wait here: pushes for room, and reads for their turn.
     pub waiting: u64,
+    /// Reads here that were told to pause while a device was slow.
+    pub throttled: u64,
     /// Whether rows are to go to files, and could not be written.
     pub is_failing: bool,
 }
@@ -245,6 +251,7 @@ pub(crate) struct Inner {
     callbacks: Box<dyn Callbacks>,
     options: Options,
     held: Arc<Held>,
+    files: Arc<disk::Shared>,
     process: Arc<ProcessMemory>,
     sent: Arc<SentReads>,
     /// Itself, for the thread that serves connections.
@@ -334,6 +341,7 @@ impl Plane {
                 config,
             );
             Inner {
+                files: machines.files(),
                 machines: Mutex::new(machines),
                 callbacks,
                 options,
@@ -419,13 +427,20 @@ impl Plane {
 
     /// The counts.
     pub fn stats(&self) -> Stats {
+        let stats = *lock(&self.0.stats);
         Stats {
+            waiting: stats.waiting + self.0.files.waiting(),
             held: self.0.held.bytes(),
             borrowed: self.0.held.borrowed(),
             on_disk: self.0.held.files(),
             remote: self.0.held.objects(),
-            ..*lock(&self.0.stats)
+            ..stats
         }
+    }
+
+    /// The devices that have files here. None: nothing was written to files yet.
+    pub fn devices(&self) -> Vec<DeviceStats> {
+        self.0.files.stats()
     }
 
     /// Counts memory of rows as the plane's, as long as it exists.

@@ -20,7 +20,7 @@ use treadle_shuffle::{
 };
 use treadle_shuffle_remote::Store;
 
-use crate::disk::Disk;
+use crate::disk::{self, Disk};
 use crate::held::Held;
 use crate::incoming::{Arrived, Incoming};
 use crate::memory::ProcessMemory;
@@ -148,7 +148,7 @@ impl Machines {
             inner,
             server,
             writer: Writer::new(config.clone()),
-            reader: Reader::new(reader, config),
+            reader: Reader::new(reader, config.clone()),
             steps: VecDeque::new(),
             tasks: Tasks::default(),
             arenas: BTreeMap::new(),
@@ -158,7 +158,7 @@ impl Machines {
             arrived: None,
             incoming: Incoming::new(Arc::clone(held)),
             outgoing: Outgoing::new(address, Arc::clone(held)),
-            disk: Disk::new(files, Arc::clone(held)),
+            disk: Disk::new(files, config, Arc::clone(held)),
             remote: store.map(|store| RemoteRuns::new(store, Arc::clone(held))),
             held: Arc::clone(held),
             process: Arc::clone(process),
@@ -246,6 +246,7 @@ impl Machines {
         self.stats.in_flight = self.writer.in_flight();
         self.stats.waiting = self.server.waiting() as u64;
         self.stats.is_failing = self.server.is_failing();
+        self.stats.throttled = self.server.slept();
     }
 
     /// What was done for a shuffle here, to add to it.
@@ -355,6 +356,11 @@ impl Machines {
         if let Some(remote) = &mut self.remote {
             remote.close();
         }
+    }
+
+    /// The files, for who asks without the lock.
+    pub(crate) fn files(&self) -> Arc<disk::Shared> {
+        self.disk.shared()
     }
 
     /// The remote store, if there is one.

@@ -4,10 +4,11 @@ use std::fmt::Display;
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
-use treadle_shuffle::{Push, ServerId, ShuffleId};
+use treadle_reactor::clock;
+use treadle_shuffle::{Limit, Push, ServerId, ShuffleId};
 
 use crate::run::Loaded;
-use crate::{Activity, Inner, Stopwatch};
+use crate::{Activity, Done, Inner, Stopwatch};
 
 /// Whom they say it to.
 #[derive(Clone, Debug)]
@@ -71,6 +72,33 @@ impl Reports {
                 machines.loaded(load, run, loaded);
             });
         });
+    }
+
+    /// The same, of a file that was read since then.
+    pub(crate) fn read(
+        &self,
+        name: (u64, u64),
+        shuffle: ShuffleId,
+        began: u64,
+        loaded: Result<Loaded, String>,
+    ) {
+        if let (Some(inner), Ok(loaded)) = (self.0.upgrade(), &loaded)
+            && inner.callbacks.is_traced()
+        {
+            inner.callbacks.traced(Done {
+                what: Activity::Load,
+                shuffle,
+                began,
+                ended: clock::monotonic(),
+                bytes: loaded.iter().map(|(piece, _)| piece.stored()).sum(),
+            });
+        }
+        self.loaded(name, Some(shuffle), loaded);
+    }
+
+    /// Reads of a device take too long, or do not any more.
+    pub(crate) fn limited(&self, limits: Vec<Limit>) {
+        self.say(|inner| inner.with(|machines| machines.limited(limits)));
     }
 
     /// A batch of a run was put together again for another copy, or could not be.

@@ -5,6 +5,7 @@
 //! consecutive numbers are a range of that one. The beginnings of the ranges are kept in memory (`index`).
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -96,20 +97,25 @@ impl Run {
     }
 
     /// The pieces of a partition.
-    pub(crate) fn pieces(
-        &self,
-        (partition, maps): Part,
-        held: &Arc<Held>,
-    ) -> Result<Loaded, String> {
-        let Some(range) = self.index.range(partition, maps, self.kept.length()) else {
+    pub(crate) fn pieces(&self, part: Part, held: &Arc<Held>) -> Result<Loaded, String> {
+        let Some(range) = self.range(part) else {
             return Ok(Vec::new());
         };
         let length = usize::try_from(range.end - range.start).map_err(|error| error.to_string())?;
         let buffer = Pool::global().buffer(length);
         let mut buffer = buffer.map_err(|error| error.to_string())?;
         self.kept.read_at(range.start, buffer.as_mut_slice())?;
-        let mut loaded = decode(held.charge(buffer.into_bytes()))
-            .ok_or_else(|| String::from("the file is damaged"))?;
+        self.decoded(part, held.charge(buffer.into_bytes()))
+    }
+
+    /// Where a partition is. `None`: it has no rows.
+    pub(crate) fn range(&self, (partition, maps): Part) -> Option<Range<u64>> {
+        self.index.range(partition, maps, self.kept.length())
+    }
+
+    /// The pieces of a partition, from the bytes of its range.
+    pub(crate) fn decoded(&self, (_, maps): Part, bytes: Bytes) -> Result<Loaded, String> {
+        let mut loaded = decode(bytes).ok_or_else(|| String::from("the file is damaged"))?;
         if let Some(maps) = maps {
             loaded.retain(|(piece, _)| maps.contains(piece.batch.map));
         }
@@ -174,11 +180,6 @@ impl Rebuilt {
         // It is sent again only if its server was not reached.
         let batch = batches.and_then(|batches| batches.get(&batch).cloned());
         batch.ok_or_else(|| "a batch is not in its run".into())
-    }
-
-    /// Forgets the batches of a run that is removed.
-    pub(crate) fn removed(&mut self, number: u64) {
-        self.0.take_if(|(other, _)| *other == number);
     }
 
     /// The next job of a thread, which forgets what it remembers if there is none for a while. `None`: there are

@@ -1,5 +1,6 @@
 //! A process that holds partitions. Masters and members connect to it.
 
+mod devices;
 mod end;
 mod links;
 mod masters;
@@ -119,7 +120,10 @@ impl ShuffleServer {
         let host = ServiceHost::bind(&options.listen, &listening(&net))?;
         let contact = net.contact.first().unwrap_or(host.address()).to_string();
         let target = target(options.memory, 0, has_remote);
-        let files = Files::new(options.directories.clone(), options.disk);
+        let files = Files {
+            limits: devices::tested(),
+            ..Files::new(options.directories.clone(), options.disk)
+        };
         let disks = Disks {
             files: files.clone(),
             has_remote,
@@ -415,7 +419,7 @@ fn look(stats: &Stats, disks: &Disks, memory: u64, was_full: bool) -> Room {
 }
 
 /// What the counts of a plane are called.
-pub(crate) fn counts(stats: &Stats) -> [(&'static str, &'static str, u64); 12] {
+pub(crate) fn counts(stats: &Stats) -> [(&'static str, &'static str, u64); 13] {
     [
         ("pushed_bytes_total", "counter", stats.pushed),
         ("copied_bytes_total", "counter", stats.copied),
@@ -424,6 +428,7 @@ pub(crate) fn counts(stats: &Stats) -> [(&'static str, &'static str, u64); 12] {
         ("loaded_bytes_total", "counter", stats.loaded),
         ("transfers_total", "counter", stats.transfers),
         ("reads_total", "counter", stats.reads),
+        ("throttled_reads_total", "counter", stats.throttled),
         ("resident_bytes", "gauge", stats.resident),
         ("held_bytes", "gauge", stats.held),
         ("disk_bytes", "gauge", stats.on_disk),
@@ -442,6 +447,7 @@ fn pages(
     let metrics = move || -> Text {
         let stats = plane.stats();
         let is_registered = u64::from(registration.trouble().is_none());
+        let of_devices = devices::metrics(&plane.devices());
         Box::new(move || {
             let registered = ("registered", "gauge", is_registered);
             let all = counts(&stats).into_iter().chain([registered]);
@@ -449,7 +455,7 @@ fn pages(
                 let name = format!("treadle_shuffle_{name}");
                 format!("# TYPE {name} {kind}\n{name} {value}\n")
             });
-            lines.collect()
+            lines.chain([of_devices]).collect()
         })
     };
     let (name, domain) = (options.name.clone(), options.domain.clone());
@@ -478,6 +484,7 @@ fn pages(
             "rack": rack,
             "host_kind": host_kind,
             "directories": directories,
+            "devices": devices::state(&plane.devices()),
             "remote": remote,
             "memory_limit": memory,
             "counts": serde_json::Map::from_iter(counts),

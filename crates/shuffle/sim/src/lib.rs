@@ -6,6 +6,7 @@
 //! every machine is checked after each event, and in the end nothing may be left.
 
 mod data;
+pub mod disks;
 mod engine;
 pub mod hosted;
 pub mod large;

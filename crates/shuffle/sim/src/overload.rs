@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use treadle_shuffle::block::{Header, Table, TableBuilder};
 use treadle_shuffle::{
-    ApplicationId, AttemptId, BatchId, Config, ConnectionId, Expected, FromServer, Gathered,
-    Generation, Group, GroupId, LinkId, Plan, Push, ReadPiece, Reader, ReaderEffect, ReaderEvent,
-    Refusal, Seal, Server, ServerEffect, ServerEvent, ServerId, ShuffleId, Tally, Tenant, ToNode,
-    ToServer, Transfer, Writer, WriterEffect, WriterEvent,
+    Access, ApplicationId, AttemptId, BatchId, Config, ConnectionId, Device, DeviceEffect,
+    DeviceEvent, DeviceOptions, Expected, FromServer, Gathered, Generation, Group, GroupId, LinkId,
+    Outcome, Plan, Push, ReadPiece, Reader, ReaderEffect, ReaderEvent, Refusal, Request, Seal,
+    Server, ServerEffect, ServerEvent, ServerId, ShuffleId, Tally, Tenant, ToNode, ToServer,
+    Transfer, Writer, WriterEffect, WriterEvent,
 };
 use treadle_types::Runs;
 
@@ -64,7 +65,8 @@ enum Item {
     Answered(usize, FromServer),
     Arrived(usize, Push),
     Written(u64),
-    Loaded(u64, u64, u32),
+    /// A turn of the disk is over.
+    Loaded(u64, Vec<u64>),
     Sent(u64),
     Tick(Option<usize>),
 }
@@ -91,6 +93,9 @@ struct World {
     clients: Vec<Client>,
     /// What is in each run.
     runs: BTreeMap<u64, Vec<BatchId>>,
+    device: Device,
+    /// Loads that wait for the disk: load, run, partition.
+    loads: BTreeMap<u64, (u64, u64, u32)>,
     disk_until: Duration,
     result: Overload,
 }
@@ -166,6 +171,8 @@ impl World {
             server: Server::new(SERVER, config.clone()),
             clients: clients.collect(),
             runs: BTreeMap::new(),
+            device: Device::new(DeviceOptions::new(&config, true)),
+            loads: BTreeMap::new(),
             disk_until: Duration::ZERO,
             result: Overload::default(),
         }
@@ -304,13 +311,14 @@ impl World {
                 let written = Ok(());
                 self.serve(ServerEvent::Spilled { run, written })
             }
-            Item::Loaded(load, run, partition) => {
-                let id = self.runs[&run][0];
-                let (_, table) = batch(ShuffleId(0), id, PARTITIONS);
-                let piece = table.find(partition).ok_or("there is no such partition")?;
-                let piece = ReadPiece::new(id, &piece);
-                let pieces = Some(vec![piece]);
-                self.serve(ServerEvent::Loaded { load, run, pieces })
+            Item::Loaded(turn, numbers) => {
+                self.device(DeviceEvent::Done {
+                    turn,
+                    outcome: Outcome::Done,
+                })?;
+                numbers
+                    .into_iter()
+                    .try_for_each(|number| self.loaded(number))
             }
             Item::Sent(load) => self.serve(ServerEvent::Sent { load }),
             Item::Answered(index, message) => self.answered(index, message),
@@ -325,6 +333,39 @@ impl World {
                 self.read(index, ReaderEvent::Tick)
             }
         }
+    }
+
+    /// The disk has read something.
+    fn loaded(&mut self, number: u64) -> Result<(), String> {
+        let load = self.loads.remove(&number);
+        let (load, run, partition) = load.ok_or("what nobody has asked for was read")?;
+        let id = self.runs[&run][0];
+        let (_, table) = batch(ShuffleId(0), id, PARTITIONS);
+        let piece = table.find(partition).ok_or("there is no such partition")?;
+        let piece = ReadPiece::new(id, &piece);
+        let pieces = Some(vec![piece]);
+        self.serve(ServerEvent::Loaded { load, run, pieces })
+    }
+
+    fn device(&mut self, event: DeviceEvent) -> Result<(), String> {
+        let mut effects = Vec::new();
+        let handled = self.device.handle(event, self.now, &mut effects);
+        handled.map_err(|error| error.to_string())?;
+        self.device.check().map_err(|broken| broken.to_string())?;
+        for effect in effects {
+            match effect {
+                DeviceEffect::Begin { turn, requests } => {
+                    let time = self.disk(SIZE * requests.len() as u64);
+                    self.schedule(time, Item::Loaded(turn, requests));
+                }
+                DeviceEffect::Refuse(number) => {
+                    let (load, ..) = self.loads.remove(&number).ok_or("it is refused twice")?;
+                    self.serve(ServerEvent::Unloaded { load })?;
+                }
+                DeviceEffect::Limits(limits) => self.serve(ServerEvent::Limited(limits))?,
+            }
+        }
+        Ok(())
     }
 
     /// An application asks for something.
@@ -460,10 +501,20 @@ impl World {
                     load,
                     run,
                     partition,
+                    tenant,
                     ..
                 } => {
-                    let time = self.disk(SIZE);
-                    self.schedule(time, Item::Loaded(load, run, partition));
+                    self.number += 1;
+                    self.loads.insert(self.number, (load, run, partition));
+                    self.device(DeviceEvent::Asked(Request {
+                        number: self.number,
+                        tenant,
+                        access: Access::Read,
+                        file: run,
+                        // Runs are not in their order here.
+                        offset: u64::from(partition) * 2 * SIZE,
+                        bytes: SIZE,
+                    }))?;
                 }
                 ServerEffect::Send {
                     to,

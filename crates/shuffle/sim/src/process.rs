@@ -233,6 +233,7 @@ impl World {
                 group,
                 storage,
                 batches,
+                ..
             } => {
                 let content = batches.into_iter().map(|id| {
                     let batch = process.store.get(&(shuffle, group, id)).cloned();
@@ -269,6 +270,7 @@ impl World {
                 run,
                 partition,
                 maps,
+                ..
             } => {
                 process.loading.insert(load);
                 let store = self.plan.store.filter(|_| process.remote.contains(&run));

@@ -63,7 +63,7 @@ const SYMPTOMS: [&str; 7] = [
 ];
 
 /// They need the stand-alone service, whose test has them.
-const OF_THE_SERVICE: [Guard; 10] = [
+const OF_THE_SERVICE: [Guard; 12] = [
     Guard::Ownership,
     Guard::Poison,
     Guard::Elsewhere,
@@ -74,6 +74,8 @@ const OF_THE_SERVICE: [Guard; 10] = [
     Guard::Late,
     Guard::Governor,
     Guard::OneMaster,
+    Guard::Oldest,
+    Guard::Throttle,
 ];
 
 #[test]

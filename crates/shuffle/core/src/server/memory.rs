@@ -247,12 +247,14 @@ impl Server {
         }
         let run = self.memory.next_run;
         self.memory.next_run += 1;
+        let tenant = self.tenant(shuffle);
         effects.push(ServerEffect::Spill {
             run,
             shuffle,
             group,
             storage,
             batches: batches.clone(),
+            tenant,
         });
         self.memory.spilling = Some(Spilling {
             run,

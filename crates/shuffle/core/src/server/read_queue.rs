@@ -79,6 +79,23 @@ impl ReadQueue {
         Some(waiting)
     }
 
+    /// Takes what came last of an application.
+    pub(super) fn pop_last(&mut self, application: ApplicationId) -> Option<Waiting> {
+        let key = queue_of(application);
+        let queue = self.queues.get_mut(&key)?;
+        let (_, last) = queue.pop_back()?;
+        if queue.is_empty() {
+            self.queues.remove(&key);
+        }
+        self.length -= 1;
+        Some(last)
+    }
+
+    /// The applications of which reads wait, and their priorities.
+    pub(super) fn tenants(&self) -> impl Iterator<Item = Tenant> {
+        self.heads().map(|(_, waiting)| waiting.tenant)
+    }
+
     /// Drops those that are not to stay.
     pub(super) fn retain(&mut self, mut stays: impl FnMut(&Waiting) -> bool) {
         for queue in self.queues.values_mut() {

@@ -10,7 +10,10 @@ use crate::config::Guard;
 use crate::server::read_queue::Waiting;
 use crate::server::shares::{Turn, pause_of};
 use crate::server::{ConnectionId, Effects, Place, Sent, Server, ServerEffect};
-use crate::{Fetch, FromServer, GroupId, ReadPiece, Refusal, ShuffleId, Tally, Tenant, ToMaster};
+use crate::{
+    ApplicationId, Fetch, FromServer, GroupId, Limit, ReadPiece, Refusal, ShuffleId, Tally, Tenant,
+    ToMaster,
+};
 
 /// How many tables are fetched from memory at once.
 const READ_AHEAD: usize = 32;
@@ -24,6 +27,8 @@ const PIECE: u64 = 256;
 pub(super) struct Reading {
     pub(super) to: ConnectionId,
     pub(super) fetch: Fetch,
+    /// Who reads.
+    pub(super) tenant: Tenant,
     /// The group that it is read from.
     pub(super) group: GroupId,
     /// What runs have; `None`: not loaded yet.
@@ -41,8 +46,11 @@ impl Server {
         let application = tenant.application;
         let (ahead, first) = self.waiting.of(application);
         let has_others = self.waiting.has_others(application);
+        if self.has_runs(fetch.shuffle, group) && self.is_limited(application) {
+            return self.sleep(to, &fetch, application, effects);
+        }
         // Whose reads have no room holds up nobody else.
-        let is_next = self.readings.len() < self.config.reads.max(1) && ahead == 0;
+        let is_next = ahead == 0 && self.has_slot_for(tenant);
         if is_next && self.has_room_for(&fetch, group, self.now) {
             return self.begin_read(to, (fetch, group), effects);
         }
@@ -65,6 +73,92 @@ impl Server {
         unread(to, fetch.read, reason, effects);
     }
 
+    /// Whether a read of an application may begin, as far as the number counts: as many as its part of all, by
+    /// priority, and always one. So the reads of one application leave room for those of another.
+    fn has_slot_for(&self, tenant: Tenant) -> bool {
+        let application = tenant.application;
+        let all = self.config.reads.max(1);
+        let begun = self.readings.values();
+        let begun = begun.filter(|reading| reading.tenant.application == application);
+        let own = begun.count();
+        if !Guard::Shares.holds() {
+            return self.readings.len() < all;
+        }
+        if own == 0 {
+            return true;
+        }
+        let others = self.readings.values().map(|reading| reading.tenant);
+        let others = others.chain(self.waiting.tenants());
+        let others = others.filter(|other| other.application != application);
+        let others: BTreeMap<_, _> = others
+            .map(|other| (other.application, u64::from(other.priority.max(1))))
+            .collect();
+        let mine = u64::from(tenant.priority.max(1));
+        let part = all as u64 * mine / (mine + others.values().sum::<u64>());
+        self.readings.len() < all && (own as u64) < part.max(1)
+    }
+
+    /// Whether rows of a group are in files.
+    fn has_runs(&self, shuffle: ShuffleId, group: GroupId) -> bool {
+        let held = self.shuffles.get(&shuffle);
+        let state = held.and_then(|held| held.groups.get(&group));
+        state.is_some_and(|state| !state.runs.is_empty())
+    }
+
+    /// Whether an application has as many loads as it may while a disk is slow. One read is always taken.
+    fn is_limited(&self, application: ApplicationId) -> bool {
+        let Some(most) = self.limits.most(application, self.now) else {
+            return false;
+        };
+        let (waiting, _) = self.waiting.of(application);
+        let open = waiting + self.loads_of(application);
+        open >= most.max(1)
+    }
+
+    /// The loads of an application that were begun and are not done.
+    fn loads_of(&self, application: ApplicationId) -> usize {
+        let readings = self.readings.values();
+        let readings = readings.filter(|reading| reading.tenant.application == application);
+        let loads = readings.flat_map(|reading| reading.loaded.values());
+        loads.filter(|pieces| pieces.is_none()).count()
+    }
+
+    /// Tells a read to come again when it may be its turn.
+    fn sleep(
+        &mut self,
+        to: ConnectionId,
+        fetch: &Fetch,
+        application: ApplicationId,
+        effects: &mut Effects,
+    ) {
+        let pause = self.limits.pause(application, self.now, &self.config);
+        self.slept += 1;
+        unread(to, fetch.read, Refusal::Sleep(pause), effects);
+    }
+
+    /// Reads of a disk take too long, or do not any more: reads that wait of who has too many are told to pause.
+    pub(super) fn limited(&mut self, limits: Vec<Limit>, effects: &mut Effects) {
+        self.limits.set(limits, self.now);
+        for application in self.limits.applications() {
+            while let (2.., _) = self.waiting.of(application)
+                && self.is_limited(application)
+                && let Some(last) = self.waiting.pop_last(application)
+            {
+                self.sleep(last.to, &last.fetch, application, effects);
+            }
+        }
+    }
+
+    /// Too much waits for a disk.
+    pub(super) fn unloaded(&mut self, load: u64, effects: &mut Effects) {
+        let Some(reading) = self.readings.remove(&load) else {
+            return;
+        };
+        self.read_budget.give_back(load);
+        effects.push(ServerEffect::Forget { load });
+        unread(reading.to, reading.fetch.read, Refusal::Busy, effects);
+    }
+
     /// Who pays for a read: whoever reads. Releases before do not say it.
     fn reader_of(&self, fetch: &Fetch) -> Tenant {
         match fetch.reader {
@@ -79,9 +173,11 @@ impl Server {
         // Applications whose next read has no room.
         let mut full = BTreeSet::new();
         self.memory.reads_want = 0;
-        while self.readings.len() < self.config.reads.max(1) {
+        loop {
             let heads = self.waiting.heads();
-            let heads = heads.filter(|(_, waiting)| !full.contains(&waiting.tenant.application));
+            let heads = heads.filter(|(_, waiting)| {
+                !full.contains(&waiting.tenant.application) && self.has_slot_for(waiting.tenant)
+            });
             // Of those that are equal, the one that came first.
             let next = heads.min_by_key(|(number, waiting)| {
                 (self.read.tag(waiting.tenant.application), *number)
@@ -151,6 +247,7 @@ impl Server {
         let reading = Reading {
             to,
             fetch,
+            tenant,
             group,
             loaded: BTreeMap::new(),
         };
@@ -217,6 +314,7 @@ impl Server {
                 run,
                 partition,
                 maps: stripes,
+                tenant: reading.tenant,
             });
         }
         if reading.loaded.values().any(Option::is_none) {

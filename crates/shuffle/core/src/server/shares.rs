@@ -14,7 +14,7 @@ use crate::{ApplicationId, Config, Tenant};
 
 /// What applications have been given of something.
 #[derive(Debug, Default)]
-pub(super) struct Shares {
+pub(crate) struct Shares {
     /// The virtual time: that at which the last request began.
     clock: u64,
     /// When the next request of an application begins. It is not here if that is not after the clock.
@@ -23,13 +23,13 @@ pub(super) struct Shares {
 
 impl Shares {
     /// In which order requests of an application are served, compared with those of others.
-    pub(super) fn tag(&self, application: ApplicationId) -> u64 {
+    pub(crate) fn tag(&self, application: ApplicationId) -> u64 {
         let tag = self.tags.get(&application);
         tag.map_or(self.clock, |tag| self.clock.max(*tag))
     }
 
     /// A request of this size is served.
-    pub(super) fn serve(&mut self, tenant: Tenant, bytes: u64) {
+    pub(crate) fn serve(&mut self, tenant: Tenant, bytes: u64) {
         let start = self.tag(tenant.application);
         let cost = bytes.saturating_mul(1 << 10) / u64::from(tenant.priority.max(1));
         self.clock = start;

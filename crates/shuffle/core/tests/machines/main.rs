@@ -1,5 +1,6 @@
 //! The machines, one event after the other, and against a model.
 
+mod device;
 mod master;
 mod masters;
 mod model;

@@ -1,8 +1,10 @@
 //! Reads at a server: which wait, and which are given up.
 
+use std::time::Duration;
+
 use treadle_shuffle::{
-    ApplicationId, ConnectionId, Expected, Fetch, Plan, ServerEffect, ServerEvent, Tenant, ToNode,
-    ToServer, Verdict,
+    ApplicationId, ConnectionId, Expected, Fetch, FromServer, Limit, Plan, Refusal, ServerEffect,
+    ServerEvent, Tenant, ToNode, ToServer, Verdict,
 };
 
 use crate::server::{compare, fetch, holder, is_acked, spilled};
@@ -172,6 +174,122 @@ fn who_takes_nothing_holds_up_nobody_else() {
     let from = ConnectionId(2);
     let effects = holder.event(ServerEvent::Message { from, message });
     assert_eq!(reads_sent(&effects)[0].0, 7);
+}
+
+/// A server whose rows are in a file.
+fn in_a_file() -> (Holder, std::sync::Arc<Plan>) {
+    let (mut holder, plan) = roomy();
+    let effects = holder.event(ServerEvent::Budget {
+        target: 1,
+        limit: 1_000 * PARTITION,
+    });
+    let (run, _) = spilled(&effects).expect("there is more than the target");
+    let written = Ok(());
+    holder.event(ServerEvent::Spilled { run, written });
+    (holder, plan)
+}
+
+/// Who is told to pause, and for how long.
+fn sleeps(effects: &[ServerEffect]) -> Vec<(u64, Duration)> {
+    let sleeps = effects.iter().filter_map(|effect| match effect {
+        ServerEffect::Reply {
+            message:
+                FromServer::Unread {
+                    read,
+                    reason: Refusal::Sleep(pause),
+                },
+            ..
+        } => Some((*read, *pause)),
+        _ => None,
+    });
+    sleeps.collect()
+}
+
+fn loads(effects: &[ServerEffect]) -> usize {
+    let loads = effects.iter();
+    let loads = loads.filter(|effect| matches!(effect, ServerEffect::Load { .. }));
+    loads.count()
+}
+
+fn limited(application: u64, most: u32, each: u64) -> ServerEvent {
+    ServerEvent::Limited(vec![Limit {
+        application: ApplicationId(application),
+        most,
+        each: Duration::from_millis(each),
+    }])
+}
+
+#[test]
+fn reads_of_one_application_leave_room_for_those_of_another() {
+    let (mut holder, plan) = in_a_file();
+    // Of 64 it has all as long as it is alone.
+    let begun: usize = (0..80)
+        .map(|read| loads(&holder.message(fetch_of(&plan, 1, read))))
+        .sum();
+    assert_eq!(begun, 64);
+    assert_eq!(loads(&holder.message(fetch_of(&plan, 2, 100))), 1);
+    assert_eq!(
+        loads(&holder.message(fetch_of(&plan, 2, 101))),
+        0,
+        "all are taken"
+    );
+}
+
+#[test]
+fn while_a_disk_is_slow_who_has_too_many_reads_there_sleeps_and_nobody_else() {
+    let (mut holder, plan) = in_a_file();
+    for read in 0..70 {
+        holder.message(fetch_of(&plan, 1, read));
+    }
+    holder.message(fetch_of(&plan, 2, 100));
+    assert_eq!(holder.server.waiting(), 6);
+    // Those that wait go, but one; those that came last first, each until its turn comes.
+    let told = sleeps(&holder.event(limited(1, 10, 20)));
+    let reads: Vec<u64> = told.iter().map(|(read, _)| *read).collect();
+    assert_eq!(reads, [69, 68, 67, 66, 65]);
+    assert!(
+        told.iter()
+            .all(|(_, pause)| *pause >= Duration::from_millis(100)),
+        "{told:?}"
+    );
+    let told = sleeps(&holder.message(fetch_of(&plan, 1, 71)));
+    assert_eq!(told.len(), 1);
+    assert_eq!(holder.server.slept(), 6);
+    // The other application has no limit, or is below it.
+    assert_eq!(sleeps(&holder.message(fetch_of(&plan, 2, 101))), []);
+    holder.event(limited(2, 10, 20));
+    assert_eq!(sleeps(&holder.message(fetch_of(&plan, 2, 102))), []);
+    // It is over.
+    holder.event(ServerEvent::Limited(Vec::new()));
+    assert_eq!(sleeps(&holder.message(fetch_of(&plan, 1, 72))), []);
+}
+
+#[test]
+fn a_limit_that_is_not_said_again_ends() {
+    let (mut holder, plan) = in_a_file();
+    holder.message(fetch_of(&plan, 1, 1));
+    holder.event(limited(1, 1, 20));
+    assert_eq!(sleeps(&holder.message(fetch_of(&plan, 1, 2))).len(), 1);
+    holder.now += Duration::from_secs(1);
+    assert_eq!(sleeps(&holder.message(fetch_of(&plan, 1, 3))), []);
+}
+
+#[test]
+fn a_read_for_which_a_disk_has_no_place_comes_again() {
+    let (mut holder, plan) = in_a_file();
+    let effects = holder.message(fetch_of(&plan, 1, 5));
+    let ServerEffect::Load { load, .. } = effects[0] else {
+        panic!("{effects:?}");
+    };
+    let effects = holder.event(ServerEvent::Unloaded { load });
+    let busy = FromServer::Unread {
+        read: 5,
+        reason: Refusal::Busy,
+    };
+    let is_busy = |effect: &ServerEffect| matches!(effect, ServerEffect::Reply { message, .. } if *message == busy);
+    assert!(effects.iter().any(is_busy), "{effects:?}");
+    assert_eq!(holder.event(ServerEvent::Unloaded { load }), []);
+    assert_eq!(loads(&holder.message(fetch_of(&plan, 1, 6))), 1);
 }
 
 #[test]

@@ -363,6 +363,7 @@ fn beyond_the_target_rows_go_to_files_and_come_back() {
         run: 0,
         partition: 1,
         maps: None,
+        tenant: treadle_shuffle::Tenant::default(),
     };
     assert_eq!(effects, [load]);
     let loaded: Vec<ReadPiece> = maps

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use treadle_reactor::awake;
 use treadle_shuffle::{
-    ConnectionId, FromServer, GroupId, Place, Push, ReadPiece, Refusal, Sent, ServerEffect,
+    ConnectionId, FromServer, GroupId, Limit, Place, Push, ReadPiece, Refusal, Sent, ServerEffect,
     ServerEvent, ServerId, ShuffleId, Storage, Tally, ToMaster, ToServer, Verdict,
 };
 
 use crate::Callbacks;
+use crate::disk::Begun;
 use crate::incoming::open;
 use crate::machines::{Machines, RowsToSend, SELF, SMALL_PIECE, Step, Stored};
 use crate::run::Loaded;
@@ -97,6 +98,7 @@ impl Machines {
                 group,
                 storage,
                 batches,
+                tenant,
             } => {
                 let of_group = self.batches.get(&(shuffle, group));
                 let batches = batches.into_iter().filter_map(|id| {
@@ -111,7 +113,7 @@ impl Machines {
                 let inner = &self.inner;
                 let is_begun = match (storage, &mut self.remote) {
                     (Storage::Remote, Some(remote)) => remote.spill(inner, run, shuffle, batches),
-                    _ => self.disk.spill(inner, run, shuffle, batches),
+                    _ => self.disk.spill(inner, run, (shuffle, tenant), batches),
                 };
                 if !is_begun {
                     let written = Err("a thread for files could not start".into());
@@ -130,15 +132,22 @@ impl Machines {
                 run,
                 partition,
                 maps,
+                tenant,
             } => {
                 self.loading.insert(load);
                 let part = (partition, maps);
-                let is_begun = match self.remote_of(run) {
-                    Some(remote) => remote.load(load, run, part),
-                    None => self.disk.load(load, run, part),
+                let begun = match self.remote_of(run) {
+                    Some(remote) if remote.load(load, run, part) => Begun::Asked,
+                    Some(_) => Begun::Failed,
+                    None => self.disk.load(load, run, part, tenant),
                 };
-                if !is_begun {
-                    self.loaded(load, run, None);
+                match begun {
+                    Begun::Asked => {}
+                    Begun::Busy => {
+                        let busy = ServerEvent::Unloaded { load };
+                        self.steps.push_back(Step::Server(busy));
+                    }
+                    Begun::Failed => self.loaded(load, run, None),
                 }
             }
             ServerEffect::Forget { load } => {
@@ -205,6 +214,12 @@ impl Machines {
                 self.in_runs.remove(&stored);
             }
         }
+    }
+
+    /// Reads of a device take too long, or do not any more.
+    pub(crate) fn limited(&mut self, limits: Vec<Limit>) {
+        let limited = ServerEvent::Limited(limits);
+        self.steps.push_back(Step::Server(limited));
     }
 
     /// A run was read.

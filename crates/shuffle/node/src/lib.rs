@@ -12,6 +12,7 @@
 //! | `run` | rows that do not fit into memory, as bytes in one place |
 //! | `disk`, `devices` | runs in files; whose turn it is on the devices that have them |
 //! | `remote` | runs in a remote store |
+//! | `callbacks` | what the plane calls in its process, and what it did, for traces |
 //! | `reports` | what the threads of both say to the plane |
 //! | `held` | how many bytes of rows are in memory |
 //! | `merged` | the pieces of many batches in one order |
@@ -31,6 +32,7 @@
 //! | `treadle-remote-…` | write and read objects of a remote store |
 
 mod arena;
+mod callbacks;
 mod devices;
 mod disk;
 mod failure;
@@ -64,14 +66,15 @@ use treadle_net::pool::Pool;
 use treadle_net::{Lane, Options, Poller, Signal, Wait};
 use treadle_rows::Wanted;
 use treadle_shuffle::{
-    ApplicationId, AttemptId, Config, LinkId, Server, ServerEvent, ServerId, ShuffleId, Tenant,
-    ToMaster, ToNode, Transfer,
+    ApplicationId, AttemptId, Config, LinkId, Server, ServerEvent, ServerId, Tenant, ToNode,
+    Transfer,
 };
 use treadle_shuffle_remote::Store;
 use treadle_shuffle_wire::{FROM_SERVER, encode_shuffled};
 use treadle_types::Runs;
 
 pub use arena::{Arena, ArenaMemory};
+pub use callbacks::{Activity, Callbacks, Done};
 pub use devices::DeviceStats;
 pub use failure::Failure;
 pub use gathering::{NotGathered, gather};
@@ -84,8 +87,8 @@ use held::Held;
 use machines::{After, Machines, RowsToSend, Step};
 use memory::ProcessMemory;
 use sent_reads::SentReads;
+use treadle_reactor::awake;
 use treadle_reactor::thread::{self, caught, lock};
-use treadle_reactor::{awake, clock};
 
 /// The service of connections for shuffled rows, in their handshake.
 pub const SERVICE: u32 = 2;
@@ -116,85 +119,6 @@ pub trait Source: Sync {
 
     /// How many rows are for these partitions. Compared with the receipt of the transfer.
     fn count_in(&self, partitions: &mut dyn Iterator<Item = &Runs>) -> usize;
-}
-
-/// What the plane calls in its worker.
-pub trait Callbacks: Send + Sync {
-    /// Queues a message for a master, in order. The next [`Callbacks::flush`] sends it. Called with the
-    /// plane's lock held: an implementation must not call the plane.
-    fn tell(&self, link: LinkId, message: ToMaster);
-    /// The server here does not serve a master, or does not any more. Called as [`Callbacks::tell`] is.
-    fn dismissed(&self, _link: LinkId, _reason: &'static str) {}
-    /// Sends the queued messages.
-    fn flush(&self);
-    /// Makes these threads check their conditions again, if they are in [`Callbacks::wait`].
-    fn wake(&self, called: &[Arc<Waiter>]);
-    /// Waits until `is_changed` returns true, or the master may have sent a message, or `most` has passed.
-    /// Called by threads of tasks, without a lock.
-    fn wait(&self, is_changed: &mut dyn FnMut() -> bool, most: Duration);
-    /// Writes a line to the log.
-    fn log(&self, line: fmt::Arguments<'_>);
-    /// Ends the worker, since a thread has panicked.
-    fn panicked(&self, reason: String);
-    /// Whether the cluster is traced.
-    fn is_traced(&self) -> bool;
-    /// Records an activity for the trace. Called only while the cluster is traced.
-    fn traced(&self, done: Done);
-}
-
-/// An activity of the plane, for traces. Times are nanoseconds of `CLOCK_MONOTONIC`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Done {
-    /// The kind of activity.
-    pub what: Activity,
-    pub shuffle: ShuffleId,
-    /// Its beginning.
-    pub began: u64,
-    /// Its end.
-    pub ended: u64,
-    /// Bytes of rows that it moved.
-    pub bytes: u64,
-}
-
-/// Something that the plane does with rows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Activity {
-    /// Put the rows of a map into batches.
-    Gather,
-    /// Push the rows of a map, until the servers have them.
-    Push,
-    /// Get the rows of a partition from its server.
-    Read,
-    /// Write rows to a file.
-    Spill,
-    /// Read the rows of a partition from a file.
-    Load,
-}
-
-/// Measures an activity for the trace.
-struct Stopwatch<'a> {
-    callbacks: &'a dyn Callbacks,
-    /// `None`: the cluster is not traced.
-    began: Option<u64>,
-}
-
-impl<'a> Stopwatch<'a> {
-    fn new(callbacks: &'a dyn Callbacks) -> Self {
-        let began = callbacks.is_traced().then(clock::monotonic);
-        Self { callbacks, began }
-    }
-
-    fn done(self, what: Activity, shuffle: ShuffleId, bytes: u64) {
-        if let Some(began) = self.began {
-            self.callbacks.traced(Done {
-                what,
-                shuffle,
-                began,
-                ended: clock::monotonic(),
-                bytes,
-            });
-        }
-    }
 }
 
 /// Counts of the plane: totals since its start, and current sizes.

@@ -7,8 +7,9 @@ use bytes::Bytes;
 use treadle_reactor::clock;
 use treadle_shuffle::{Limit, Push, ServerId, ShuffleId};
 
+use crate::callbacks::Stopwatch;
 use crate::run::Loaded;
-use crate::{Activity, Done, Inner, Stopwatch};
+use crate::{Activity, Done, Inner};
 
 /// Whom they say it to.
 #[derive(Clone, Debug)]

@@ -14,10 +14,11 @@ use treadle_shuffle::{
 };
 use treadle_types::Runs;
 
+use crate::callbacks::Stopwatch;
 use crate::machines::{Gathered, Machines, Step};
 use crate::packing::unpacked;
 use crate::read_rows::{ReadRows, digest_of};
-use crate::{Activity, ArenaMemory, Failure, Inner, POLL, Plane, Source, Stopwatch, Waiter};
+use crate::{Activity, ArenaMemory, Failure, Inner, POLL, Plane, Source, Waiter};
 
 /// The reason of tasks that are given back because the worker ends.
 const OVER: &str = "the worker ends";

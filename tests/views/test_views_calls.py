@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from ipyparallel import AsyncMapResult, AsyncResult, Reference, interactive
 
+from treadle.cluster import _templates
 from treadle.pickling import _canning
 from views_support import SOON
 
@@ -367,6 +368,8 @@ def test_engines_take_nothing_before_they_are_used() -> None:
             name.partition(".")[0] in ("IPython", "ipykernel", "zmq") for name in sys.modules
         )
 
+    # What workers are forked from has IPython where that is installed, once for all of them.
+    _templates.release()
     with treadle.Client(workers=1, set_as_default=False) as client:
         assert client.ids == [0]
         assert list(client.run(shells).values()) == [False]

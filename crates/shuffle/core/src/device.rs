@@ -38,7 +38,7 @@ const TURN: u64 = 4 << 20;
 const SLOWER: u64 = 4;
 /// What a device is compared by: a write of this size.
 const REFERENCE: u64 = 4 << 20;
-/// For how long a failure counts.
+/// For how long a failure counts, and that there was no room.
 const FAILED: Duration = Duration::from_secs(60);
 /// Applications of which it is kept what they were given, beside those that wait.
 const MOST_SERVED: usize = 256;
@@ -102,6 +102,8 @@ pub enum Outcome {
     Full,
     /// The device has failed otherwise.
     Failed,
+    /// Nobody wanted it any more.
+    Nothing,
 }
 
 /// What happens to a device.
@@ -200,7 +202,7 @@ pub struct Device {
     failures: u64,
     failed_at: Option<Duration>,
     failed_in_a_row: u32,
-    is_full: bool,
+    full_at: Option<Duration>,
     looked_at: Duration,
     is_limiting: bool,
 }
@@ -231,7 +233,7 @@ impl Device {
             failures: 0,
             failed_at: None,
             failed_in_a_row: 0,
-            is_full: false,
+            full_at: None,
             looked_at: Duration::ZERO,
             is_limiting: false,
         }
@@ -342,11 +344,12 @@ impl Device {
                 };
                 pace.learn(turn.operations, bytes, took);
                 if first.access == Access::Write {
-                    self.is_full = false;
+                    self.full_at = None;
                 }
                 self.failed_in_a_row = 0;
             }
-            Outcome::Full => self.is_full = true,
+            Outcome::Full => self.full_at = Some(self.now),
+            Outcome::Nothing => {}
             Outcome::Failed => {
                 self.failures += 1;
                 self.failed_in_a_row += 1;
@@ -354,7 +357,7 @@ impl Device {
             }
         }
         self.done_at = self.now;
-        if first.access == Access::Read {
+        if first.access == Access::Read && outcome != Outcome::Nothing {
             for one in &turn.requests {
                 self.latency
                     .add(self.now, self.now.saturating_sub(one.asked));
@@ -441,7 +444,8 @@ impl Device {
                 continue;
             };
             // Of the whole device, as long as all want their share.
-            let each = self.reads.cost(1, bytes / reads) * weights / u64::from(*priority);
+            let each = self.reads.cost(1, bytes / reads).saturating_mul(weights);
+            let each = each / u64::from(*priority);
             let most = self.options.read_latency.as_nanos() as u64 / each.max(1);
             limits.push(Limit {
                 application,
@@ -468,6 +472,11 @@ impl Device {
         hangs || self.reads.is_slow(SLOWER) || self.writes.is_slow(SLOWER)
     }
 
+    /// Whether it had no room a short while ago: only a file that is given to it shows that there is room again.
+    fn is_full(&self) -> bool {
+        self.full_at.is_some_and(|at| self.now < at + FAILED)
+    }
+
     /// How many of the new files it is to have, compared with other devices: its rate, half of that for each
     /// time that it has failed in a row, and the least if it is full.
     pub fn weight(&self) -> u32 {
@@ -479,7 +488,7 @@ impl Device {
         };
         let each = self.writes.cost(1, REFERENCE).max(1);
         let rate = (REFERENCE * 1_000_000_000 / each) >> 10 >> failures;
-        match self.is_full {
+        match self.is_full() {
             true => 1,
             false => u32::try_from(rate).unwrap_or(u32::MAX).max(1),
         }
@@ -499,7 +508,7 @@ impl Device {
             write_rate: self.writes.rate(),
             operation: self.reads.operation(),
             is_slow: self.is_slow(),
-            is_full: self.is_full,
+            is_full: self.is_full(),
             failures: self.failures,
             is_limiting: self.is_limiting,
             applications: applications.collect(),

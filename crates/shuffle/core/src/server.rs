@@ -153,7 +153,7 @@ pub enum ServerEvent {
     },
     /// Reads of a disk take too long: applications that wait may have so many loads. None: they are as fast as
     /// they should be.
-    Limited(Vec<Limit>),
+    Limited { disk: usize, limits: Vec<Limit> },
     /// The rows of a read have left: nothing of them is in memory for it any more.
     Sent {
         /// The number of the loads for it.
@@ -410,7 +410,7 @@ impl Server {
                 self.loaded(load, run, pieces, effects);
             }
             ServerEvent::Unloaded { load } => self.unloaded(load, effects),
-            ServerEvent::Limited(limits) => self.limited(limits, effects),
+            ServerEvent::Limited { disk, limits } => self.limited(disk, limits, effects),
             ServerEvent::Sent { load } => self.read_budget.give_back(load),
             ServerEvent::Peer(message) => self.peer(message, effects),
             ServerEvent::Unreached(server) => self.unreached(server),

@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt::Display;
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -45,6 +46,8 @@ pub(crate) struct Load {
     pub(crate) part: Part,
     pub(crate) tenant: Tenant,
     pub(crate) run: Arc<FileRun>,
+    /// Whether nobody waits for it any more.
+    pub(crate) is_over: Arc<AtomicBool>,
 }
 
 /// What is to be read in the turns of a load, and what was read.
@@ -61,6 +64,10 @@ impl Job {
     /// The bytes of the next turn.
     fn step(&self) -> u64 {
         (self.end - self.at).min(STEP)
+    }
+
+    fn is_wanted(&self) -> bool {
+        !self.of.is_over.load(Ordering::Acquire)
     }
 }
 
@@ -116,8 +123,10 @@ impl Devices {
                 devices.of_directory[at] = devices.queues.len();
             }
             devices.queues.push(Arc::clone(&queue));
+            let number = devices.queues.len();
             for _ in 0..depth {
                 let reader = Reader {
+                    number,
                     queue: Arc::clone(&queue),
                     reports: Reports(Weak::clone(inner)),
                     held: Arc::clone(held),
@@ -184,6 +193,8 @@ struct State {
     /// The turns of requests whose callers wait, and have not noticed yet.
     begun: HashMap<u64, u64>,
     refused: HashSet<u64>,
+    /// Reads that have begun, and whose next step was refused: the threads ask again.
+    aside: VecDeque<Job>,
     /// How many parts of a turn are not done, and what came of those that are.
     turns: HashMap<u64, (usize, Outcome)>,
     /// What the server is to hear.
@@ -200,6 +211,7 @@ impl State {
             ready: VecDeque::new(),
             begun: HashMap::new(),
             refused: HashSet::new(),
+            aside: VecDeque::new(),
             turns: HashMap::new(),
             limits: None,
             is_over: false,
@@ -233,7 +245,7 @@ impl State {
                         }
                     }
                     parts += usize::from(!jobs.is_empty());
-                    self.turns.insert(turn, (parts, Outcome::Done));
+                    self.turns.insert(turn, (parts, Outcome::Nothing));
                     if !jobs.is_empty() {
                         self.ready.push_back((turn, jobs));
                     }
@@ -252,9 +264,11 @@ impl State {
             return;
         };
         *parts -= 1;
-        if outcome != Outcome::Done {
-            *all = outcome;
-        }
+        *all = match (*all, outcome) {
+            (Outcome::Nothing, came) => came,
+            (before, Outcome::Nothing | Outcome::Done) => before,
+            (_, came) => came,
+        };
         if *parts == 0 {
             let outcome = *all;
             self.turns.remove(&turn);
@@ -289,10 +303,8 @@ impl DeviceQueue {
         (weight / self.directories.len().max(1) as u32).max(1)
     }
 
-    /// Reads a partition, and reports it. `false`: too much waits.
-    pub(crate) fn load(&self, load: Load) -> bool {
-        let range = load.run.run.range(load.part);
-        let (begin, end) = range.map_or((0, 0), |range| (range.start, range.end));
+    /// Reads `begin` to `end`, which has a partition, and reports it. `false`: too much waits.
+    pub(crate) fn load(&self, load: Load, (begin, end): (u64, u64)) -> bool {
         let job = Job {
             of: load,
             begin,
@@ -360,6 +372,8 @@ impl DeviceQueue {
 
 /// A thread that reads.
 struct Reader {
+    /// The device's.
+    number: usize,
     queue: Arc<DeviceQueue>,
     reports: Reports,
     held: Arc<Held>,
@@ -370,7 +384,7 @@ impl Reader {
         while let Some((begun, limits)) = self.next() {
             let done = caught(|| {
                 if let Some(limits) = limits {
-                    self.reports.limited(limits);
+                    self.reports.limited(self.number, limits);
                 }
                 if let Some((turn, jobs)) = begun {
                     self.carry_out(turn, jobs);
@@ -387,11 +401,17 @@ impl Reader {
     fn next(&self) -> Option<(Option<(u64, Vec<Job>)>, Option<Vec<Limit>>)> {
         let mut state = lock(&self.queue.state);
         while !state.is_over && self.reports.0.strong_count() > 0 {
+            if let Some(job) = state.aside.pop_front()
+                && let Err(job) = state.ask(job)
+            {
+                state.aside.push_front(job);
+            }
             let (begun, limits) = (state.ready.pop_front(), state.limits.take());
             if begun.is_some() || limits.is_some() {
                 return Some((begun, limits));
             }
-            let waited = self.queue.changed.wait_timeout(state, LOOK);
+            let pause = if state.aside.is_empty() { LOOK } else { LATER };
+            let waited = self.queue.changed.wait_timeout(state, pause);
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
         None
@@ -399,8 +419,11 @@ impl Reader {
 
     fn carry_out(&self, turn: u64, mut jobs: Vec<Job>) {
         let began = clock::monotonic();
+        // What nobody waits for takes neither memory nor the device.
+        jobs.retain(Job::is_wanted);
         let results = read(&mut jobs);
         let outcome = match results.iter().all(Result::is_ok) {
+            true if jobs.is_empty() => Outcome::Nothing,
             true => Outcome::Done,
             false => Outcome::Failed,
         };
@@ -409,20 +432,13 @@ impl Reader {
         for (mut job, result) in jobs.into_iter().zip(results) {
             job.at += job.step();
             if result.is_ok() && job.at < job.end {
-                // Whatever waits: it has begun.
-                let mut again = Some(job);
-                while let Some(job) = again.take() {
-                    let mut state = lock(&self.queue.state);
-                    if state.is_over {
-                        return;
-                    }
-                    again = state.ask(job).err();
-                    drop(state);
-                    self.queue.changed.notify_all();
-                    if again.is_some() {
-                        std::thread::sleep(LATER);
-                    }
+                let mut state = lock(&self.queue.state);
+                // The turns that make room are perhaps this thread's own: it does not wait.
+                if let Err(job) = state.ask(job) {
+                    state.aside.push_back(job);
                 }
+                drop(state);
+                self.queue.changed.notify_all();
                 continue;
             }
             self.report(job, result, began);

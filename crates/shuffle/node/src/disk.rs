@@ -2,6 +2,7 @@
 //! [devices](crate::devices) read.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
@@ -45,6 +46,8 @@ pub(crate) enum Begun {
     Busy,
     /// There is no such run.
     Failed,
+    /// It has no rows of this partition.
+    Nothing,
 }
 
 /// The files of a plane. The threads start with the first run.
@@ -123,18 +126,30 @@ impl Disk {
     }
 
     /// Starts to read a partition from a run.
-    pub(crate) fn load(&self, load: u64, number: u64, part: Part, tenant: Tenant) -> Begun {
+    pub(crate) fn load(
+        &self,
+        (load, is_over): (u64, Arc<AtomicBool>),
+        number: u64,
+        part: Part,
+        tenant: Tenant,
+    ) -> Begun {
         let Some(run) = self.shared.find(number) else {
             return Begun::Failed;
         };
+        let range = run.run.range(part).filter(|range| !range.is_empty());
+        let Some(range) = range else {
+            return Begun::Nothing;
+        };
         let queue = Arc::clone(&run.queue);
-        let is_begun = queue.load(Load {
+        let load = Load {
             load,
             number,
             part,
             tenant,
             run,
-        });
+            is_over,
+        };
+        let is_begun = queue.load(load, (range.start, range.end));
         match is_begun {
             true => Begun::Asked,
             false => Begun::Busy,

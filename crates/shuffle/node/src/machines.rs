@@ -4,8 +4,9 @@
 mod asking;
 mod serving;
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -118,7 +119,7 @@ pub(crate) struct Machines {
     held: Arc<Held>,
     process: Arc<ProcessMemory>,
     /// Loads that were begun and are not forgotten.
-    loading: HashSet<u64>,
+    loading: HashMap<u64, Arc<AtomicBool>>,
     loaded: HashMap<(u64, u64), Loaded>,
     /// Messages for masters.
     reports: Vec<(LinkId, ToMaster)>,
@@ -162,7 +163,7 @@ impl Machines {
             remote: store.map(|store| RemoteRuns::new(store, Arc::clone(held))),
             held: Arc::clone(held),
             process: Arc::clone(process),
-            loading: HashSet::new(),
+            loading: HashMap::new(),
             loaded: HashMap::new(),
             reports: Vec::new(),
             transferred: HashMap::new(),

@@ -98,8 +98,8 @@ impl Reports {
     }
 
     /// Reads of a device take too long, or do not any more.
-    pub(crate) fn limited(&self, limits: Vec<Limit>) {
-        self.say(|inner| inner.with(|machines| machines.limited(limits)));
+    pub(crate) fn limited(&self, disk: usize, limits: Vec<Limit>) {
+        self.say(|inner| inner.with(|machines| machines.limited(disk, limits)));
     }
 
     /// A batch of a run was put together again for another copy, or could not be.

@@ -362,7 +362,9 @@ impl World {
                     let (load, ..) = self.loads.remove(&number).ok_or("it is refused twice")?;
                     self.serve(ServerEvent::Unloaded { load })?;
                 }
-                DeviceEffect::Limits(limits) => self.serve(ServerEvent::Limited(limits))?,
+                DeviceEffect::Limits(limits) => {
+                    self.serve(ServerEvent::Limited { disk: 0, limits })?
+                }
             }
         }
         Ok(())

@@ -12,9 +12,9 @@ use crate::{ApplicationId, Config, Limit};
 /// A limit holds for so long, unless it is said again.
 const HOLDS: Duration = Duration::from_secs(1);
 
-/// The limits of applications.
+/// The limits of applications, by the disk that says so.
 #[derive(Debug, Default)]
-pub(super) struct ReadLimits(BTreeMap<ApplicationId, Limited>);
+pub(super) struct ReadLimits(BTreeMap<(ApplicationId, usize), Limited>);
 
 #[derive(Debug)]
 struct Limited {
@@ -25,12 +25,11 @@ struct Limited {
 }
 
 impl ReadLimits {
-    /// These limits hold from now on. None: no limit holds.
-    pub(super) fn set(&mut self, limits: Vec<Limit>, now: Duration) {
-        if limits.is_empty() {
-            return self.0.clear();
-        }
-        self.0.retain(|_, limited| limited.until > now);
+    /// These limits of a disk hold from now on, and no others of it.
+    pub(super) fn set(&mut self, disk: usize, limits: Vec<Limit>, now: Duration) {
+        let is_over = limits.is_empty();
+        self.0
+            .retain(|&(_, of), limited| limited.until > now && !(is_over && of == disk));
         for limit in limits {
             let until = now + HOLDS;
             let limited = Limited {
@@ -38,21 +37,30 @@ impl ReadLimits {
                 until,
                 next: now,
             };
-            let limited = self.0.entry(limit.application).or_insert(limited);
+            let limited = self.0.entry((limit.application, disk)).or_insert(limited);
             (limited.limit, limited.until) = (limit, until);
         }
     }
 
     /// The applications that have one.
     pub(super) fn applications(&self) -> Vec<ApplicationId> {
-        self.0.keys().copied().collect()
+        let mut all: Vec<_> = self.0.keys().map(|&(application, _)| application).collect();
+        all.dedup();
+        all
     }
 
     /// How many loads an application may have now; `None`: as many as it wants.
     pub(super) fn most(&self, application: ApplicationId, now: Duration) -> Option<usize> {
-        let limited = self.0.get(&application);
-        let limited = limited.filter(|limited| limited.until > now)?;
-        Some(limited.limit.most as usize)
+        let least = self.least(application, now)?;
+        Some(self.0.get(&least)?.limit.most as usize)
+    }
+
+    /// The least limit of an application.
+    fn least(&self, application: ApplicationId, now: Duration) -> Option<(ApplicationId, usize)> {
+        let limited = self.0.range((application, 0)..=(application, usize::MAX));
+        let limited = limited.filter(|(_, limited)| limited.until > now);
+        let least = limited.min_by_key(|(_, limited)| limited.limit.most);
+        least.map(|(&key, _)| key)
     }
 
     /// A read of an application is told to pause: for so long.
@@ -62,7 +70,8 @@ impl ReadLimits {
         now: Duration,
         config: &Config,
     ) -> Duration {
-        let Some(limited) = self.0.get_mut(&application) else {
+        let least = self.least(application, now);
+        let Some(limited) = least.and_then(|key| self.0.get_mut(&key)) else {
             return config.pause;
         };
         // Half of what may wait is done by then, so that the disk is not idle.

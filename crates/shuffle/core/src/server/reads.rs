@@ -137,8 +137,8 @@ impl Server {
     }
 
     /// Reads of a disk take too long, or do not any more: reads that wait of who has too many are told to pause.
-    pub(super) fn limited(&mut self, limits: Vec<Limit>, effects: &mut Effects) {
-        self.limits.set(limits, self.now);
+    pub(super) fn limited(&mut self, disk: usize, limits: Vec<Limit>, effects: &mut Effects) {
+        self.limits.set(disk, limits, self.now);
         for application in self.limits.applications() {
             while let (2.., _) = self.waiting.of(application)
                 && self.is_limited(application)

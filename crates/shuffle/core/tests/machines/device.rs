@@ -167,3 +167,32 @@ fn a_device_that_fails_or_is_full_or_slow_gets_fewer_files_until_it_works() {
     }
     assert!(!last.1.is_slow && last.0 >= usual * 9 / 10, "{last:?}");
 }
+
+#[test]
+fn a_device_that_was_full_is_given_files_again_after_a_while() {
+    let mut disk = Disk::new(false, 100);
+    let (_, begun) = disk.ask(1, Access::Write, 0, 4 << 20);
+    disk.done(begun[0].0, Outcome::Full, MILLI);
+    assert_eq!(disk.device.weight(), 1);
+    // Something else happens there, after which it is looked at.
+    disk.now += Duration::from_secs(60);
+    disk.read(1, 0);
+    assert!(disk.device.weight() > 1 && !disk.device.standing().is_full);
+}
+
+#[test]
+fn what_nobody_wants_any_more_says_nothing_about_the_device() {
+    let mut disk = Disk::new(false, 100);
+    for _ in 0..100 {
+        let (_, begun) = disk.ask(1, Access::Read, 0, 100);
+        disk.done(begun[0].0, Outcome::Done, 10 * MILLI);
+    }
+    let before = disk.device.standing();
+    for _ in 0..1_000 {
+        let (_, begun) = disk.ask(1, Access::Read, 0, 100);
+        disk.done(begun[0].0, Outcome::Nothing, Duration::ZERO);
+    }
+    let after = disk.device.standing();
+    assert_eq!(after.operation, before.operation);
+    assert_eq!(after.read_latency, before.read_latency);
+}

@@ -212,11 +212,12 @@ fn loads(effects: &[ServerEffect]) -> usize {
 }
 
 fn limited(application: u64, most: u32, each: u64) -> ServerEvent {
-    ServerEvent::Limited(vec![Limit {
+    let limits = vec![Limit {
         application: ApplicationId(application),
         most,
         each: Duration::from_millis(each),
-    }])
+    }];
+    ServerEvent::Limited { disk: 0, limits }
 }
 
 #[test]
@@ -259,8 +260,14 @@ fn while_a_disk_is_slow_who_has_too_many_reads_there_sleeps_and_nobody_else() {
     assert_eq!(sleeps(&holder.message(fetch_of(&plan, 2, 101))), []);
     holder.event(limited(2, 10, 20));
     assert_eq!(sleeps(&holder.message(fetch_of(&plan, 2, 102))), []);
-    // It is over.
-    holder.event(ServerEvent::Limited(Vec::new()));
+    // It is over, though another disk has no limits either.
+    let over = |disk| ServerEvent::Limited {
+        disk,
+        limits: Vec::new(),
+    };
+    holder.event(over(1));
+    assert_eq!(sleeps(&holder.message(fetch_of(&plan, 1, 73))).len(), 1);
+    holder.event(over(0));
     assert_eq!(sleeps(&holder.message(fetch_of(&plan, 1, 72))), []);
 }
 

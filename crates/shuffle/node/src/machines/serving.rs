@@ -4,6 +4,7 @@ use std::collections::hash_map::Entry;
 use std::hint::black_box;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use treadle_reactor::awake;
@@ -134,12 +135,12 @@ impl Machines {
                 maps,
                 tenant,
             } => {
-                self.loading.insert(load);
+                let is_over = Arc::clone(self.loading.entry(load).or_default());
                 let part = (partition, maps);
                 let begun = match self.remote_of(run) {
                     Some(remote) if remote.load(load, run, part) => Begun::Asked,
                     Some(_) => Begun::Failed,
-                    None => self.disk.load(load, run, part, tenant),
+                    None => self.disk.load((load, is_over), run, part, tenant),
                 };
                 match begun {
                     Begun::Asked => {}
@@ -148,10 +149,13 @@ impl Machines {
                         self.steps.push_back(Step::Server(busy));
                     }
                     Begun::Failed => self.loaded(load, run, None),
+                    Begun::Nothing => self.loaded(load, run, Some(Vec::new())),
                 }
             }
             ServerEffect::Forget { load } => {
-                self.loading.remove(&load);
+                if let Some(is_over) = self.loading.remove(&load) {
+                    is_over.store(true, Ordering::Release);
+                }
                 self.loaded.retain(|&(other, _), _| other != load);
             }
             ServerEffect::Send {
@@ -217,14 +221,14 @@ impl Machines {
     }
 
     /// Reads of a device take too long, or do not any more.
-    pub(crate) fn limited(&mut self, limits: Vec<Limit>) {
-        let limited = ServerEvent::Limited(limits);
+    pub(crate) fn limited(&mut self, disk: usize, limits: Vec<Limit>) {
+        let limited = ServerEvent::Limited { disk, limits };
         self.steps.push_back(Step::Server(limited));
     }
 
     /// A run was read.
     pub(crate) fn loaded(&mut self, load: u64, run: u64, loaded: Option<Loaded>) {
-        if !self.loading.contains(&load) {
+        if !self.loading.contains_key(&load) {
             return;
         }
         let pieces = loaded.as_ref();

@@ -277,7 +277,7 @@ impl State {
     }
 
     /// Asks for a turn of a job. If too much waits, the job comes back.
-    fn ask(&mut self, job: Job) -> Result<(), Job> {
+    fn ask(&mut self, job: Job) -> Option<Job> {
         let number = self.number();
         let request = Request {
             number,
@@ -290,8 +290,8 @@ impl State {
         self.jobs.insert(number, job);
         self.handle(DeviceEvent::Asked(request));
         match self.refused.remove(&number) {
-            true => self.jobs.remove(&number).map_or(Ok(()), Err),
-            false => Ok(()),
+            true => self.jobs.remove(&number),
+            false => None,
         }
     }
 }
@@ -312,7 +312,7 @@ impl DeviceQueue {
             at: begin,
             buffer: None,
         };
-        let is_asked = lock(&self.state).ask(job).is_ok();
+        let is_asked = lock(&self.state).ask(job).is_none();
         self.changed.notify_all();
         is_asked
     }
@@ -402,7 +402,7 @@ impl Reader {
         let mut state = lock(&self.queue.state);
         while !state.is_over && self.reports.0.strong_count() > 0 {
             if let Some(job) = state.aside.pop_front()
-                && let Err(job) = state.ask(job)
+                && let Some(job) = state.ask(job)
             {
                 state.aside.push_front(job);
             }
@@ -434,7 +434,7 @@ impl Reader {
             if result.is_ok() && job.at < job.end {
                 let mut state = lock(&self.queue.state);
                 // The turns that make room are perhaps this thread's own: it does not wait.
-                if let Err(job) = state.ask(job) {
+                if let Some(job) = state.ask(job) {
                     state.aside.push_back(job);
                 }
                 drop(state);

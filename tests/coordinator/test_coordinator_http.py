@@ -167,6 +167,14 @@ def test_rules_have_versions_with_authors(served: Served) -> None:
     ]  # fmt: skip
 
 
+def test_a_rule_gives_no_setting_that_names_code(served: Served) -> None:
+    rule = {"name": "r", "settings": {"spark.driver.extraJavaOptions": "-javaagent:/x.jar"}}
+    told = served.operator.post("/api/rules", json={"rule": rule})
+    assert told.status_code == 422
+    assert "spark.driver.extraJavaOptions" in told.json()["detail"]
+    assert served.coordinator.rules == ()
+
+
 def test_a_rule_is_tried_on_jobs_of_the_past(served: Served) -> None:
     for n in range(6):
         served.decide(f"j{n}", user="ann" if n < 4 else "bob", name=f"job {n}")

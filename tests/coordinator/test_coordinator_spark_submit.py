@@ -20,6 +20,7 @@ from treadle.coordinator._asking import ask
 from treadle.coordinator._spark_submit import parse, properties, with_settings
 
 MANAGER = "spark.shuffle.manager"
+PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 def test_all_forms_of_options() -> None:
@@ -186,6 +187,23 @@ def test_an_answer(coordinator_that, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
+    "content", ["operator olga tok-of-olga\njob j tok-of-j\n", "", "tok-of-ölga", "tok-of-\x1b"]
+)
+def test_what_is_no_token_is_not_shown(coordinator_that, tmp_path, content) -> None:
+    (tmp_path / "token").write_text(content)
+    coordinator = coordinator_that(answering())
+    told = ask(coordinator.url, {}, token_file=str(tmp_path / "token"))
+    assert told.reason.endswith("token-file must have one token, and nothing else")
+    assert coordinator.asked == []
+
+
+def test_a_token_leaves_this_machine_by_https_alone(tmp_path) -> None:
+    (tmp_path / "token").write_text("secret-of-the-job\n")
+    told = ask("http://192.0.2.1:7799", {}, token_file=str(tmp_path / "token"))
+    assert "a token is sent by https:// alone" in told.reason
+
+
+@pytest.mark.parametrize(
     ("answer", "words"),
     [
         (refusing, "HTTP 403 no"),
@@ -223,11 +241,12 @@ def spark(tmp_path: Path, monkeypatch):
         "Spark 3.5.9 (git revision 1) built for Hadoop 3.3.4\n"
     )
 
-    def run(*arguments: str, url: str | None = None) -> tuple[list[str], str]:
+    def run(*arguments: str, url: str | None = None, more=()) -> tuple[list[str], str]:
         environment = {
             **os.environ,
             "SPARK_HOME": str(tmp_path / "spark"),
             "HADOOP_USER_NAME": "ann",
+            **dict(more),
         }
         if url:
             environment |= {
@@ -245,10 +264,13 @@ def spark(tmp_path: Path, monkeypatch):
 
 
 def test_the_command_adds_what_was_decided_before_the_users_own(spark, coordinator_that) -> None:
-    told = {MANAGER: "io.treadle.spark.TreadleShuffleManager", "spark.x": "tuned", "spark.y": "a b"}
+    told = {
+        MANAGER: "io.treadle.spark.TreadleShuffleManager", PARTITIONS: "tuned",
+        "spark.treadle.y": "a b",
+    }  # fmt: skip
     coordinator = coordinator_that(answering(settings=told))
     options, rest = (
-        ["--conf", "spark.x=mine", "--queue", "etl"],
+        ["--conf", f"{PARTITIONS}=mine", "--queue", "etl"],
         ["app.py", "--", "--conf", "--help"],
     )
     found, line = spark(*options, *rest, url=coordinator.url)
@@ -262,18 +284,37 @@ def test_the_command_adds_what_was_decided_before_the_users_own(spark, coordinat
         "version": "3.5.9",
     }
     assert question["names"] == ["spark.yarn.queue"]
-    assert question["tunable"] == ["spark.x"]
+    assert question["tunable"] == [PARTITIONS]
     ours = [
         "--conf",
         f"{MANAGER}={told[MANAGER]}",
         "--conf",
-        "spark.y=a b",
+        "spark.treadle.y=a b",
         "--conf",
         f"spark.treadle.decision={question['id']}",
     ]
     # What tuning replaces comes after the user's own: Spark takes the last.
-    assert found == [*ours, *options, "--conf", "spark.x=tuned", *rest]
+    assert found == [*ours, *options, "--conf", f"{PARTITIONS}=tuned", *rest]
     assert line == f"treadle: on the shuffle service: r (decision {question['id']})\n"
+
+
+def test_the_command_takes_no_setting_that_names_code(spark, coordinator_that) -> None:
+    """Whoever answers at the coordinator's address must not run code as the one who submits."""
+    code = {"spark.driver.extraJavaOptions": "-javaagent:/tmp/x.jar", "spark.jars": "http://e/x.jar"}
+    told = {**code, "spark.treadle.servers": "elsewhere", PARTITIONS: "7", "spark.mine": "1"}
+    coordinator = coordinator_that(answering(settings=told, reason="r\n\x1b[2Jforged"))
+    own = ["--conf", "spark.treadle.servers=here", "app.py"]
+    found, lines = spark(*own, url=coordinator.url)
+    decision = coordinator.asked[0][0]["id"]
+    added = ["--conf", f"{PARTITIONS}=7", "--conf", f"spark.treadle.decision={decision}"]
+    assert found == [*added, *own]
+    first, second = lines.splitlines()
+    assert "\x1b" not in first
+    assert "'spark.driver.extraJavaOptions', 'spark.jars', 'spark.mine'" in second
+    with_more = {"DASK_TREADLE__COORDINATOR__SETTINGS": "spark.mine"}
+    found, _ = spark(*own, url=coordinator.url, more=with_more)
+    assert parse(found).conf["spark.mine"] == "1"
+    assert not parse(found).conf.keys() & code.keys()
 
 
 def test_the_command_submits_as_it_is_without_an_answer(spark, coordinator_that) -> None:

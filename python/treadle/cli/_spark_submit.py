@@ -9,11 +9,14 @@ from pathlib import Path
 
 import click
 
+from treadle.coordinator._allowed import LIMITS, is_allowed
 from treadle.coordinator._asking import Answer, ask
 from treadle.coordinator._settings import configured, user
 from treadle.coordinator._spark_submit import MANAGER, Submission, parse, with_settings
 
 __all__ = ["spark_submit"]
+
+_MOST_NAMED = 10
 
 
 class _AsItIs(click.Command):
@@ -83,9 +86,19 @@ def _decided(arguments: Sequence[str]) -> list[str]:
         return list(arguments)
     where = "on the shuffle service" if answer.uses_service else "on stock shuffle"
     click.echo(f"treadle: {where}: {answer.reason} (decision {answer.id})", err=True)
-    added = {name: text for name, text in answer.settings.items() if name not in given}
+    taken = {
+        name: text for name, text in answer.settings.items() if is_allowed(name, told.settings)
+    }
+    if refused := sorted(answer.settings.keys() - taken.keys()):
+        names = ", ".join(repr(name[:100]) for name in refused[:_MOST_NAMED])
+        click.echo(
+            f"treadle: refused of the coordinator: {names}: list what it may give in treadle.coordinator.settings",
+            err=True,
+        )
+    added = {name: text for name, text in taken.items() if name not in given}
     # Tuning may replace what the user gives, which Spark would prefer otherwise.
-    replaced = {name: text for name, text in answer.settings.items() if name in given}
+    tunable = LIMITS.keys() - submission.fixed()
+    replaced = {name: text for name, text in taken.items() if name in given and name in tunable}
     return with_settings(arguments, {**added, "spark.treadle.decision": answer.id}, replaced)
 
 

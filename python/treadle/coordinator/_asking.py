@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import json
 import os
 import threading
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["SECONDS", "Answer", "ask"]
+__all__ = ["SECONDS", "Answer", "ask", "is_loopback"]
 
 # For all of it: names, connections, answers.
 SECONDS = 2.0
@@ -76,10 +77,9 @@ def _asked(url: str, question: Mapping[str, Any], token_file: str | None, second
         raise ValueError("its URL must begin with http:// or https://")
     headers = {"Content-Type": "application/json"}
     if token_file:
-        # Spaces around a token are no part of it.
-        headers["Authorization"] = (
-            "Bearer " + Path(os.path.expanduser(token_file)).read_text().strip()
-        )
+        if parts.scheme != "https" and not is_loopback(parts.hostname):
+            raise ValueError("a token is sent by https:// alone, or within this machine")
+        headers["Authorization"] = "Bearer " + _token(Path(os.path.expanduser(token_file)))
     make = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = make(parts.hostname, parts.port, timeout=seconds)
     try:
@@ -97,12 +97,35 @@ def _asked(url: str, question: Mapping[str, Any], token_file: str | None, second
     is_text = all(isinstance(k, str) and isinstance(v, str) for k, v in settings.items())
     if told["id"] != question["id"] or not is_text or not isinstance(told["uses_service"], bool):
         raise ValueError("its answer is malformed")
-    return Answer(told["uses_service"], str(told["reason"]), settings, told["id"])
+    return Answer(told["uses_service"], _line(str(told["reason"])[:1000]), settings, told["id"])
+
+
+def _token(file: Path) -> str:
+    """Return the token of a file. An error says nothing of what is in the file: it may be another secret."""
+    words = file.read_text("utf-8", "replace").split()
+    if len(words) != 1 or not words[0].isascii() or not words[0].isprintable():
+        raise ValueError("token-file must have one token, and nothing else")
+    return words[0]
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address or a name is this machine's own."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host.lower() == "localhost"
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def _line(text: str) -> str:
+    """Return a text without what would begin a line, or move a terminal's cursor."""
+    return "".join(one if one.isprintable() else " " for one in text)
 
 
 def _detail(body: bytes) -> str:
     try:
-        return str(json.loads(body)["detail"])[:200]
+        return _line(str(json.loads(body)["detail"])[:200])
     except (ValueError, KeyError, TypeError):
         return ""
 

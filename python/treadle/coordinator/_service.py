@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from treadle.coordinator import _store
+from treadle.coordinator._allowed import is_allowed
 from treadle.coordinator._admission import Admission, Forecast, Room, admit, forecast
 from treadle.coordinator._database import Database
 from treadle.coordinator._diagnosis import Finding, diagnose
@@ -352,7 +353,15 @@ class Coordinator:
         ------
         KeyError
             There is no rule of its id.
+        ValueError
+            It has a setting that no coordinator may give.
         """
+        for name in rule.settings:
+            if not is_allowed(name):
+                raise ValueError(
+                    f"settings of a rule have {name}: a rule gives spark.treadle.*, spark.shuffle.manager and "
+                    "what tuning changes"
+                )
 
         def write(connection: sa.Connection) -> Rule:
             kept = _store.keep_rule(connection, rule, self._clock(), who, text[:LONGEST], place)

@@ -25,6 +25,8 @@ class Configured:
     cluster: str = ""
     queue: str = ""
     token_file: str | None = None
+    settings: tuple[str, ...] = ()
+    """Names that a coordinator may give besides those of its own list."""
 
 
 def configured() -> Configured | None:
@@ -37,7 +39,15 @@ def configured() -> Configured | None:
         str(dask.config.get("treadle.coordinator.cluster", "") or ""),
         str(dask.config.get("treadle.coordinator.queue", "") or ""),
         dask.config.get("treadle.coordinator.token-file", None),
+        _names(dask.config.get("treadle.coordinator.settings", None)),
     )
+
+
+def _names(told: object) -> tuple[str, ...]:
+    """Return a list of names; one text has commas or blanks between them."""
+    if isinstance(told, str):
+        return tuple(told.replace(",", " ").split())
+    return tuple(map(str, told)) if isinstance(told, (list, tuple)) else ()
 
 
 def user() -> str:

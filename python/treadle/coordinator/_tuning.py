@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from treadle.coordinator._allowed import LIMITS
 from treadle.coordinator._statistics import ENOUGH_BEFORE, FEWEST_BEFORE, Comparison, compare
 
 __all__ = ["LIMITS", "MODES", "Change", "Proposal", "Tuning", "Window"]
@@ -14,21 +15,7 @@ MODES = ("watch", "propose", "apply")
 _KEPT_CHANGES = 50
 # A change that was rolled back is not tried again for so many runs.
 _NOT_AGAIN = 50
-_MiB, _GiB = 2**20, 2**30
-
-# Floor and ceiling of each parameter that may be changed. Others are not.
-LIMITS: Mapping[str, tuple[float, float]] = {
-    "spark.sql.adaptive.advisoryPartitionSizeInBytes": (_MiB, 2 * _GiB),
-    "spark.sql.files.maxPartitionBytes": (_MiB, 64 * _GiB),
-    "spark.sql.shuffle.partitions": (1, 100_000),
-    "spark.sql.autoBroadcastJoinThreshold": (0, 512 * _MiB),
-    "spark.default.parallelism": (1, 100_000),
-    "spark.executor.cores": (1, 64),
-    "spark.executor.memory": (512 * _MiB, 256 * _GiB),
-    "spark.dynamicAllocation.maxExecutors": (1, 10_000),
-    "spark.sql.adaptive.skewJoin.enabled": (0, 1),
-    "spark.sql.adaptive.enabled": (0, 1),
-}
+_MiB = 2**20
 _SWITCHES = ("spark.sql.adaptive.skewJoin.enabled", "spark.sql.adaptive.enabled")
 _SIZES = (
     "spark.sql.adaptive.advisoryPartitionSizeInBytes", "spark.sql.files.maxPartitionBytes",

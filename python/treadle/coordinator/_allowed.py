@@ -1,0 +1,29 @@
+"""Settings that a coordinator may give. Many others of Spark name code that runs as whoever submits."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+__all__ = ["LIMITS", "is_allowed"]
+
+_MiB, _GiB = 2**20, 2**30
+
+# Floor and ceiling of each parameter that tuning may change. Others are not changed.
+LIMITS: dict[str, tuple[float, float]] = {
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": (_MiB, 2 * _GiB),
+    "spark.sql.files.maxPartitionBytes": (_MiB, 64 * _GiB),
+    "spark.sql.shuffle.partitions": (1, 100_000),
+    "spark.sql.autoBroadcastJoinThreshold": (0, 512 * _MiB),
+    "spark.default.parallelism": (1, 100_000),
+    "spark.executor.cores": (1, 64),
+    "spark.executor.memory": (512 * _MiB, 256 * _GiB),
+    "spark.dynamicAllocation.maxExecutors": (1, 10_000),
+    "spark.sql.adaptive.skewJoin.enabled": (0, 1),
+    "spark.sql.adaptive.enabled": (0, 1),
+}
+_OTHERS = ("spark.shuffle.manager", "treadle.shuffle.servers")
+
+
+def is_allowed(name: str, further: Collection[str] = ()) -> bool:
+    """Return whether a coordinator may give a setting; ``further`` are those that whoever submits allows besides."""
+    return name in LIMITS or name in _OTHERS or name.startswith("spark.treadle.") or name in further

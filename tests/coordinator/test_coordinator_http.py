@@ -374,6 +374,30 @@ def test_a_proxy_logs_in_and_other_sites_cannot_change_anything(served: Served) 
     assert elsewhere.get("/api/rules").status_code == 401
 
 
+def test_a_proxys_secret_counts_and_a_user_that_is_named_twice_does_not(served: Served) -> None:
+    secret = "0123456789abcdef"
+    served.app.state.access = Access(
+        {}, proxy_header="X-User", proxies=["testclient"], proxy_secret=secret,
+        operators=["olga"], hosts=["TestServer"],
+    )  # fmt: skip
+    told = []
+    proof = ("X-Treadle-Proxy-Secret", secret)
+    for headers in (
+        [("X-User", "olga")],
+        [("X-User", "olga"), ("X-Treadle-Proxy-Secret", "0123456789abcdeX")],
+        [("X-User", "olga"), ("X-User", "victor"), proof],
+        [("X-User", "olga"), proof, proof],
+        [("X-User", "olga"), proof],
+    ):
+        told.append(TestClient(served.app).get("/api/rules", headers=headers).status_code)
+    assert told == [401, 401, 401, 401, 200]
+
+
+def test_names_of_hosts_are_compared_in_lower_case() -> None:
+    assert Access(hosts=["Coordinator.Example"]).allows_host("coordinator.example:7799")
+    assert Access(hosts=["coordinator.example"]).allows_host("COORDINATOR.example")
+
+
 def test_another_hosts_name_is_refused(served: Served) -> None:
     assert served.viewer.get("/api/rules", headers={"Host": "evil.example"}).status_code == 421
 

@@ -133,8 +133,14 @@ def test_alerts_leave_by_the_webhook(start) -> None:
         (["--listen", "0.0.0.0:0"], "give --tokens FILE"),
         (
             ["--listen", "0.0.0.0:0", "--proxy-header", "X-User", "--proxy", "127.0.0.1"],
+            "--proxy-secret-file",
+        ),
+        (
+            ["--listen", "0.0.0.0:0", "--proxy-header", "X-User", "--proxy", "192.0.2.1"],
             "--certificate",
         ),
+        (["--proxy-header", "X-User", "--proxy", "::1"], "--proxy-secret-file"),
+        (["--proxy-header", "X-User", "--proxy", "proxy.example"], "IP address"),
         (["--listen", "nonsense"], "HOST:PORT"),
         (["--mail", "a@example.com"], "need each other"),
         (["--webhook", "file:///etc/passwd"], "http"),

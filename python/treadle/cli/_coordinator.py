@@ -58,6 +58,14 @@ __all__ = ["coordinator"]
     help="Of the reverse proxy: the header is believed of it alone.",
 )
 @click.option(
+    "--proxy-secret-file",
+    "proxy_secret",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A word that the proxy sends as X-Treadle-Proxy-Secret. Needed if it runs on this machine, where all users "
+    "have its address.",
+)
+@click.option(
     "--operator",
     "operators",
     multiple=True,
@@ -100,7 +108,12 @@ __all__ = ["coordinator"]
     metavar="DAYS",
     help="For how long jobs and alerts are kept. Rules, their versions and the audit log stay.",
 )
-@click.option("--webhook", metavar="URL", help="Post alerts there as JSON.")
+@click.option(
+    "--webhook",
+    envvar="TREADLE_COORDINATOR_WEBHOOK",
+    metavar="URL",
+    help="Post alerts there as JSON. One with a secret belongs into the environment: TREADLE_COORDINATOR_WEBHOOK.",
+)
 @click.option(
     "--mail", "mails", multiple=True, metavar="ADDRESS", help="Mail alerts to it; needs --smtp."
 )
@@ -114,6 +127,7 @@ def coordinator(
     key: str | None,
     proxy_header: str | None,
     proxies: tuple[str, ...],
+    proxy_secret: Path | None,
     operators: tuple[str, ...],
     hosts: tuple[str, ...],
     servers: str | None,
@@ -136,6 +150,8 @@ def coordinator(
         raise click.UsageError("--mail and --smtp need each other")
     if (certificate is None) != (key is None):
         raise click.UsageError("--certificate and --key need each other")
+    if proxy_secret is not None and not proxies:
+        raise click.UsageError("--proxy-secret-file needs --proxy")
     if (proxy_header is None) != (not proxies):
         raise click.UsageError("--proxy-header and --proxy need each other")
     try:
@@ -153,7 +169,7 @@ def coordinator(
         _serving.serve(
             _serving.Options(
                 database=database, listen=listen, tokens=tokens, certificate=certificate, key=key,
-                proxy_header=proxy_header, proxies=proxies, operators=operators, hosts=hosts,
+                proxy_header=proxy_header, proxies=proxies, proxy_secret=proxy_secret, operators=operators, hosts=hosts,
                 servers=address, credentials=credentials, logs=logs, poll=poll, keep_days=keep_days, webhook=webhook,
                 mails=mails, smtp=smtp, insecure=insecure,
             )

@@ -12,11 +12,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ROLES", "Access", "Who", "read_tokens"]
+from starlette.datastructures import Headers
+
+__all__ = ["PROXY_SECRET", "ROLES", "Access", "Who", "read_secret", "read_tokens"]
 
 # Each may do what those before it may. A job asks and reports, and sees nothing.
 ROLES = ("job", "viewer", "operator")
 COOKIE = "treadle_session"
+# By it a proxy proves that it is the one: on its own machine, all users have its address.
+PROXY_SECRET = "x-treadle-proxy-secret"
 _MOST_SESSIONS = 10_000
 _SESSION_SECONDS = 12 * 3600.0
 _SAFE = ("GET", "HEAD", "OPTIONS")
@@ -44,8 +48,7 @@ def read_tokens(path: Path) -> dict[str, Who]:
     ValueError
         Others can read the file, or a line is malformed. No token is in the message.
     """
-    if stat.S_IMODE(path.stat().st_mode) & 0o077:
-        raise ValueError(f"{path} can be read by others: chmod 600 {path}")
+    _check_mode(path)
     found = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -58,6 +61,26 @@ def read_tokens(path: Path) -> dict[str, Who]:
             )
         found[_hash(parts[2])] = Who(parts[1], parts[0])
     return found
+
+
+def read_secret(path: Path) -> str:
+    """Return the secret of a reverse proxy: one word.
+
+    Raises
+    ------
+    ValueError
+        Others can read the file, or it has no secret. The secret is not in the message.
+    """
+    _check_mode(path)
+    words = path.read_text("utf-8", "replace").split()
+    if len(words) != 1 or not words[0].isascii() or len(words[0]) < 16:
+        raise ValueError(f"{path} must have one word of at least 16 characters")
+    return words[0]
+
+
+def _check_mode(path: Path) -> None:
+    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        raise ValueError(f"{path} can be read by others: chmod 600 {path}")
 
 
 def _hash(token: str) -> str:
@@ -73,6 +96,8 @@ class Access:
         What :func:`read_tokens` returns; None: this machine alone is served, and whoever is on it may ask and report.
     proxy_header
         The header with the user's name, which is believed of ``proxies`` alone.
+    proxy_secret
+        What each request of a proxy has in the header X-Treadle-Proxy-Secret; None: its address is enough.
     operators
         The users of the header who may change things; the others may look.
     hosts
@@ -85,6 +110,7 @@ class Access:
         *,
         proxy_header: str | None = None,
         proxies: Iterable[str] = (),
+        proxy_secret: str | None = None,
         operators: Iterable[str] = (),
         hosts: Iterable[str] = (),
     ) -> None:
@@ -92,8 +118,9 @@ class Access:
         self._open_to_jobs = tokens is None
         self._proxy_header = proxy_header.lower() if proxy_header else None
         self._proxies = frozenset(proxies)
+        self._proxy_secret = proxy_secret
         self._operators = frozenset(operators)
-        self._hosts = frozenset(hosts) | {"localhost", "127.0.0.1", "[::1]"}
+        self._hosts = frozenset(one.lower() for one in hosts) | {"localhost", "127.0.0.1", "[::1]"}
         self._sessions: OrderedDict[str, tuple[Who, float]] = OrderedDict()
 
     def new_token(self, name: str, role: str) -> str:
@@ -119,7 +146,7 @@ class Access:
             return self._of_token(given[7:].strip())
         found: Who | None = None
         if self._proxy_header and peer in self._proxies:
-            name = headers.get(self._proxy_header, "").strip()
+            name = self._of_proxy(headers, self._proxy_header)
             if name:
                 role = "operator" if name in self._operators else "viewer"
                 found = Who(name[:200], role, by_cookie=True)
@@ -128,6 +155,20 @@ class Access:
         if found is not None:
             return found if method in _SAFE or _is_own_page(headers) else None
         return Who("a job on this machine", "job") if self._open_to_jobs else None
+
+    def _of_proxy(self, headers: Mapping[str, str], header: str) -> str:
+        """Return the user whom the proxy names, or an empty text."""
+        names = _all_of(headers, header)
+        # Of two, one is what the user sent and the proxy did not take away.
+        if len(names) != 1:
+            return ""
+        if self._proxy_secret is not None:
+            secrets_sent = _all_of(headers, PROXY_SECRET)
+            if len(secrets_sent) != 1 or not hmac.compare_digest(
+                _hash(secrets_sent[0]), _hash(self._proxy_secret)
+            ):
+                return ""
+        return names[0].strip()
 
     def _of_token(self, token: str) -> Who | None:
         digest = _hash(token)
@@ -158,6 +199,13 @@ class Access:
             self._sessions.pop(session, None)
             return None
         return found[0]
+
+
+def _all_of(headers: Mapping[str, str], name: str) -> list[str]:
+    """Return all values of a header: there may be several of a name."""
+    if isinstance(headers, Headers):
+        return headers.getlist(name)
+    return [headers[name]] if name in headers else []
 
 
 def _is_own_page(headers: Mapping[str, str]) -> bool:

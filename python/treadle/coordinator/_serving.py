@@ -13,8 +13,9 @@ from typing import Any
 import click
 import uvicorn
 
-from treadle.coordinator._access import Access, read_tokens
+from treadle.coordinator._access import Access, read_secret, read_tokens
 from treadle.coordinator._app import app_of
+from treadle.coordinator._asking import is_loopback
 from treadle.coordinator._notify import Notifier
 from treadle.coordinator._pages import add_pages
 from treadle.coordinator._polling import LogFolders, Poller, Servers
@@ -37,6 +38,7 @@ class Options:
     key: str | None
     proxy_header: str | None
     proxies: Sequence[str]
+    proxy_secret: Path | None
     operators: Sequence[str]
     hosts: Sequence[str]
     servers: str | None
@@ -56,16 +58,18 @@ def serve(options: Options) -> None:
     Raises
     ------
     ValueError
-        Other machines would be served without a login, or without TLS.
+        Other machines would be served without a login, or without TLS, or all users of this machine as its proxy.
     OSError
         The port is taken.
     """
+    _check_proxies(options)
     host, port = _listening_at(options)
     is_open = options.tokens is None and options.proxy_header is None
     access = Access(
         None if is_open else read_tokens(options.tokens) if options.tokens else {},
         proxy_header=options.proxy_header,
         proxies=options.proxies,
+        proxy_secret=read_secret(options.proxy_secret) if options.proxy_secret else None,
         operators=options.operators,
         hosts=[*options.hosts, host, f"[{host}]"],
     )
@@ -120,7 +124,7 @@ def _listening_at(options: Options) -> tuple[str, int]:
     host = host.strip("[]")
     if not colon or not host or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"--listen {options.listen}: give HOST:PORT, such as 127.0.0.1:7799")
-    if not _is_loopback(host):
+    if not is_loopback(host):
         if options.tokens is None and options.proxy_header is None:
             raise ValueError(
                 f"--listen {options.listen} serves other machines: give --tokens FILE, or --proxy-header"
@@ -133,8 +137,27 @@ def _listening_at(options: Options) -> tuple[str, int]:
     return host, int(port)
 
 
-def _is_loopback(host: str) -> bool:
+def _check_proxies(options: Options) -> None:
+    for proxy in options.proxies:
+        try:
+            ipaddress.ip_address(proxy)
+        except ValueError:
+            raise ValueError(f"--proxy {proxy}: give the proxy's IP address") from None
+        if options.proxy_secret is None and _is_here(proxy):
+            raise ValueError(
+                f"--proxy {proxy} is this machine, and any user on it has that address: give --proxy-secret-file, "
+                "and have the proxy send its content as X-Treadle-Proxy-Secret"
+            )
+
+
+def _is_here(address: str) -> bool:
+    """Return whether an address is one of this machine: a socket can be bound to no other."""
+    if is_loopback(address):
+        return True
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+    except OSError:
+        return False
+    return True

@@ -224,6 +224,12 @@ def _router(coordinator: Coordinator) -> APIRouter:
         coordinator.end_change(key, who.name)
         return {}
 
+    @router.post("/recurring/{key}/changes/{number}/end", tags=["tuning"])
+    def end_numbered(key: str, number: int, who: Who = operator) -> dict[str, Any]:
+        """Roll back a change that is tried, or that was kept."""
+        coordinator.end_change(key, who.name, number)
+        return {}
+
     @router.get("/rules", dependencies=[viewer], tags=["rules"])
     def rules() -> dict[str, Any]:
         """List the rules in their order, and the switch for all."""

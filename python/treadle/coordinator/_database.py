@@ -23,6 +23,7 @@ _MOST_WAITING = 2000
 _MOST_TOGETHER = 200
 # Milliseconds for which SQLite waits for another process's lock: a decision has two seconds.
 _LOCK_MS = 1000
+_WRITES = "treadle_writes"
 
 
 class Busy(RuntimeError):
@@ -50,6 +51,9 @@ class Database:
         self._engine = sa.create_engine(url, **options)
         if self.is_sqlite:
             sa.event.listen(self._engine, "connect", _prepare_sqlite)
+            sa.event.listen(self._engine, "begin", _begin_sqlite)
+        # It shares the connections of the other.
+        self._writing = self._engine.execution_options(**{_WRITES: True})
         self._waiting: queue.Queue[tuple[Callable[[sa.Connection], Any], Future[Any], float] | None]
         self._waiting = queue.Queue(_MOST_WAITING)
         self._make_tables()
@@ -59,7 +63,7 @@ class Database:
         self._thread.start()
 
     def _make_tables(self) -> None:
-        with self._engine.begin() as connection:
+        with self._writing.begin() as connection:
             _tables.metadata.create_all(connection)
             found = connection.execute(
                 sa.select(_tables.settings.c.value).where(_tables.settings.c.name == "schema")
@@ -144,7 +148,7 @@ class Database:
         if not current:
             return
         try:
-            with self._engine.begin() as connection:
+            with self._writing.begin() as connection:
                 values = [function(connection) for function, _ in current]
         except Exception as error:
             if len(current) == 1:
@@ -162,7 +166,15 @@ class Database:
             done.set_result(value)
 
 
+def _begin_sqlite(connection: sa.Connection) -> None:
+    # A transaction that reads first and then writes would change what another process has changed since.
+    is_writer = connection.get_execution_options().get(_WRITES, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")
+
+
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    # Transactions are begun by _begin_sqlite: the driver would do so before the first change alone.
+    connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     # What was answered is on disk, after a power failure, too. Many decisions share one write.

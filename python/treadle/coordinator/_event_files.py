@@ -1,10 +1,17 @@
-"""Files of Spark's event logs: single ones and rolling folders, compressed or not, finished or still written."""
+"""Files of Spark's event logs: single ones and rolling folders, compressed or not, finished or still written.
+
+Whoever runs a job writes there. What one of them writes must not keep the logs of others from being read.
+"""
 
 from __future__ import annotations
 
 import gzip
 import io
+import logging
+import os
 import re
+import stat
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -15,21 +22,38 @@ from treadle.coordinator._measures import Application
 __all__ = ["logs_in", "read_log"]
 
 _ROLLED = re.compile(r"events_(\d+)_")
+_logger = logging.getLogger("treadle.coordinator")
 _LONGEST_LINE = 64 * 2**20
+# Of a log, not compressed: a small file can become any number of bytes.
+_MOST_BYTES = 16 * 2**30
 
 
 def logs_in(folder: Path) -> Iterator[tuple[Path, tuple[int, int]]]:
-    """Yield the logs of a folder, each with what differs when it has grown: its size and time."""
+    """Yield the logs of a folder, each with what differs when it has grown: its size and time.
+
+    What cannot be looked at is left out, and logged.
+    """
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
             continue
-        if path.is_dir():
-            if path.name.startswith("eventlog_v2_"):
-                stats = [one.stat() for one in path.iterdir()]
-                newest = max((one.st_mtime_ns for one in stats), default=0)
-                yield path, (sum(one.st_size for one in stats), newest)
-        elif path.is_file():
-            yield path, (path.stat().st_size, path.stat().st_mtime_ns)
+        try:
+            found = _stamp(path)
+        except Exception as error:
+            _logger.warning("%r is not read: %s", str(path), error)
+            continue
+        if found is not None:
+            yield path, found
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    told = path.stat()
+    if stat.S_ISREG(told.st_mode):
+        return told.st_size, told.st_mtime_ns
+    if stat.S_ISDIR(told.st_mode) and path.name.startswith("eventlog_v2_"):
+        stats = [one.stat() for one in path.iterdir() if _ROLLED.match(one.name)]
+        newest = max((one.st_mtime_ns for one in stats), default=0)
+        return sum(one.st_size for one in stats), newest
+    return None
 
 
 def read_log(path: Path) -> Application:
@@ -38,9 +62,20 @@ def read_log(path: Path) -> Application:
     Raises
     ------
     ValueError
-        It is no event log, or its compression needs a package that is not installed: that is named.
+        It is no event log, it is too large, or its compression needs a package that is not installed: that is named.
+    OSError
+        It cannot be read, or is no regular file.
     """
-    return read_application(_lines(path))
+    return read_application(_bounded(path))
+
+
+def _bounded(path: Path) -> Iterator[bytes]:
+    left = _MOST_BYTES
+    for line in _lines(path):
+        left -= len(line)
+        if left < 0:
+            raise ValueError(f"it has more than {_MOST_BYTES} bytes")
+        yield line
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -54,17 +89,30 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _lines_of_file(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as raw:
+    # A pipe would wait for somebody who writes.
+    with open(path, "rb", opener=_without_waiting) as raw:
+        if not stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
+            raise OSError(f"{path.name} is no regular file")
         stream = _opened(path, raw)
-        try:
-            while line := stream.readline(_LONGEST_LINE):
-                yield line
-        except Exception as error:
-            # A compressed file that is still written ends within a frame.
-            if not isinstance(error, (EOFError, OSError, RuntimeError)) and "zstd" not in str(
-                error
-            ):
-                raise
+        while line := _line(stream):
+            if len(line) == _LONGEST_LINE:
+                raise ValueError(f"{path.name} has a line of {_LONGEST_LINE} bytes or more")
+            yield line
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _line(stream: Any) -> bytes:
+    try:
+        return bytes(stream.readline(_LONGEST_LINE))
+    except Exception as error:
+        # A compressed file that is still written ends within a frame. One that is damaged is read up to there.
+        damaged = (EOFError, OSError, RuntimeError, zlib.error)
+        if isinstance(error, damaged) or "zstd" in str(error):
+            return b""
+        raise
 
 
 def _opened(path: Path, raw: IO[bytes]) -> Any:

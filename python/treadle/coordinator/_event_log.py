@@ -25,6 +25,8 @@ SETTINGS = (
     "spark.sql.files.openCostInBytes", "spark.sql.shuffle.partitions", "spark.yarn.queue",
 )  # fmt: skip
 _LONGEST_LINE = 64 * 2**20
+# The years 2000 and 2100, in seconds since 1970.
+_EARLIEST, _LATEST = 946_684_800.0, 4_102_444_800.0
 _MOST_STAGES = 5000
 # Of the tasks of a stage, figures of so many are kept for their quantiles: of more, each n-th.
 _MOST_SAMPLES = 4096
@@ -121,12 +123,12 @@ class _Reader:
             act = _ACTS.get(name)
             if act is not None:
                 act(self, event)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             self._app.skipped_lines += 1
 
     def application(self) -> Application:
         app = self._app
-        if not app.id and not app.began:
+        if not app.began:
             raise ValueError("it is no event log of Spark: no line names an application")
         end = app.ended or self._latest
         for cores, begun in self._cores.values():
@@ -256,6 +258,16 @@ class _Reader:
             if "FetchFailed" in text or "MetadataFetchFailed" in text:
                 self._app.lost_shuffle = True
 
+    def _query_end(self, event: Any) -> None:
+        self._note(event["time"])
+        error = event.get("errorMessage")
+        # None is of a release that does not say. A driver that dies after a query's jobs reports no failed job.
+        if error is None:
+            return
+        self._last_job_failed = bool(error)
+        if error:
+            self._failed_jobs = [*self._failed_jobs, str(error)[:2000]][-5:]
+
     def _query(self, event: Any) -> None:
         plan = str(event["physicalPlanDescription"]).partition("\n\n")[0]
         if event["Event"].endswith("SparkListenerSQLExecutionStart"):
@@ -284,8 +296,13 @@ _ACTS = {
     "SparkListenerTaskEnd": _Reader._task_end,
     "SparkListenerJobEnd": _Reader._job_end,
     "SparkListenerSQLExecutionStart": _Reader._query,
+    "SparkListenerSQLExecutionEnd": _Reader._query_end,
 }
 
 
 def _seconds(milliseconds: Any) -> float:
-    return int(milliseconds) / 1e3
+    seconds = int(milliseconds) / 1e3
+    # One of a damaged line would move all charts, and what is forgotten.
+    if not _EARLIEST <= seconds < _LATEST:
+        raise ValueError(f"{milliseconds} is no time of the years 2000 to 2100")
+    return seconds

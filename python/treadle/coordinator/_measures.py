@@ -110,6 +110,7 @@ class Application:
             duration=max(0.0, self.ended - self.began),
             shuffle_bytes=self.shuffle_bytes,
             input_bytes=sum(one.input_bytes for one in self.stages),
+            stages=len(self.stages),
             blocked=sum(one.waited for one in self.stages),
             retries=sum(one.failed_tasks for one in self.stages),
             at=self.ended,
@@ -118,7 +119,7 @@ class Application:
     def number(self, name: str, default: float) -> float:
         """Return a setting as a number: of bytes, seconds or things."""
         text = self.settings.get(name, "")
-        return default if not text else _number(text, default)
+        return default if not text else _number(text, default, _PLAIN.get(name, 1))
 
     def is_on(self, name: str, default: bool) -> bool:
         """Return a switch."""
@@ -139,14 +140,16 @@ class Application:
         return cls(**{**values, "stages": stages})
 
 
-_UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "s": 1}
+# What a number without a unit counts: Spark reads memory as MiB, and sizes of SQL as bytes.
+_PLAIN = {"spark.executor.memory": 2**20, "spark.driver.memory": 2**20}
+_UNITS = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "s": 1}
 
 
-def _number(text: str, default: float) -> float:
+def _number(text: str, default: float, plain: int) -> float:
     text = text.strip().lower()
     digits = text.rstrip("bkmgts")
     unit = text[len(digits) :].removesuffix("b") if text[len(digits) :] != "b" else "b"
     try:
-        return float(digits) * _UNITS[unit]
+        return float(digits) * (_UNITS[unit] if unit else plain)
     except (ValueError, KeyError):
         return default

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle.coordinator._admission import Room
+from treadle.coordinator._database import Busy
 from treadle.coordinator._event_files import logs_in, read_log
 from treadle.coordinator._service import Coordinator
 
@@ -111,22 +112,31 @@ class LogFolders:
     def look(self) -> None:
         """Read what is new."""
         for folder in self._folders:
-            there = dict(logs_in(folder))
+            try:
+                there = dict(logs_in(folder))
+            except OSError as error:
+                _logger.warning("%s is not read: %s", folder, error)
+                continue
             for path, stamp in there.items():
-                if self._read.get(path) == stamp:
-                    continue
-                try:
-                    self._coordinator.observed(read_log(path))
-                except (ValueError, OSError) as error:
-                    # One that was just begun may be empty.
-                    is_new = path.name.endswith(".inprogress")
-                    _logger.log(
-                        logging.DEBUG if is_new else logging.WARNING,
-                        "%s is not read: %s",
-                        path,
-                        error,
-                    )
-                self._read[path] = stamp
+                if self._read.get(path) != stamp and self._take(path):
+                    self._read[path] = stamp
             # Logs that are gone are forgotten.
             for path in [one for one in self._read if one.parent == folder and one not in there]:
                 del self._read[path]
+
+    def _take(self, path: Path) -> bool:
+        """Read a log; return whether that was tried in full. Whatever is wrong with it, others are read."""
+        try:
+            self._coordinator.observed(read_log(path))
+        except Exception as error:
+            # One that was just begun may be empty.
+            is_new = path.name.endswith(".inprogress")
+            _logger.log(
+                logging.DEBUG if is_new else logging.WARNING,
+                "%r is not read: %s",
+                str(path),
+                error or type(error).__name__,
+            )
+            # A database that is busy is so for a while.
+            return not isinstance(error, (Busy, TimeoutError))
+        return True

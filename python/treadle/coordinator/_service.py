@@ -23,7 +23,7 @@ from treadle.coordinator._dry_run import DryRun, try_rule
 from treadle.coordinator._jobs import LONGEST, Job
 from treadle.coordinator._measures import Application
 from treadle.coordinator._rules import DEFAULT_SETTINGS, Rule, decide
-from treadle.coordinator._tuning import MODES, Change, Proposal, Tuning, Window
+from treadle.coordinator._tuning import Change, Proposal, Tuning, Window
 from treadle.coordinator._watching import Alert, End, History, judge
 
 __all__ = ["Coordinator"]
@@ -36,6 +36,9 @@ _MOST_TRIED = 200_000
 _SUMMED_FOR = 1.0
 _SILENT_AFTER = 24 * 3600.0
 _FORGOTTEN_AT_ONCE = 20
+# While so many runs of a trial have had no end for so many times the usual duration, no more of them begin.
+_MOST_LATE = 2
+_LATE = 3.0
 _MANAGER = "spark.shuffle.manager"
 _SERVICE, _STOCK, _UNASKED = "service", "stock", "unasked"
 
@@ -131,11 +134,7 @@ class Coordinator:
         found: dict[str, str] = {}
         if uses_service:
             found = self._settings_of_service(job, rule, admission)
-        windows = self._rules[2]
-        tuned, change = tuning.settings(now, windows)
-        if trying := tuning.trying:
-            # What the user gives stays: then this run does not try the change.
-            change = 0 if trying.parameter in taken else change
+        tuned, change = self._tuned(connection, job, history, tuning, taken, now)
         given = taken | tunable
         found = {name: text for name, text in found.items() if name not in given}
         found |= {name: text for name, text in tuned.items() if name not in taken}
@@ -152,6 +151,45 @@ class Coordinator:
         _store.count_run(connection, job, now)
         _store.count_in_hour(connection, now, row["verdict"], jobs=1)
         return _decision(row)
+
+    def _tuned(
+        self,
+        connection: sa.Connection,
+        job: Job,
+        history: History,
+        tuning: Tuning,
+        taken: frozenset[str],
+        now: float,
+    ) -> tuple[dict[str, str], int]:
+        """Return the settings of tuning for a run, and the change that it tries."""
+        _, is_on, windows = self._rules
+        if not is_on:
+            return {}, 0
+        trying = tuning.trying
+        if trying is None:
+            return tuning.settings(now, windows)
+        if trying.parameter in taken:
+            # What the user gives stays, so that a trial of it would never end.
+            self._end_trial(connection, job, history, tuning, "the user gives it", now)
+            return tuning.settings(now, windows)
+        late = now - (_LATE * trying.usual or _SILENT_AFTER)
+        without_end = _store.count_without_end(connection, job.recurring, trying.number, late)
+        return tuning.settings(now, windows, is_paused=without_end >= _MOST_LATE)
+
+    def _end_trial(
+        self,
+        connection: sa.Connection,
+        job: Job,
+        history: History,
+        tuning: Tuning,
+        reason: str,
+        now: float,
+    ) -> None:
+        ended = tuning.end_trial(reason, now)
+        if ended is not None:
+            _store.keep_recurring(connection, job, history, tuning, now)
+            what = f"change {ended.state}"
+            _store.note(connection, now, "coordinator", what, job.recurring, _told(ended))
 
     def _verdict(
         self, connection: sa.Connection, job: Job, manager: str, history: History, now: float
@@ -201,7 +239,7 @@ class Coordinator:
         return self.database.write(lambda c: self._ended(c, identity, end))
 
     def _ended(self, connection: sa.Connection, identity: str, end: End) -> dict[str, Any]:
-        row = _store.job_of(connection, identity)
+        row = _store.job_of(connection, identity, to_change=True)
         if row is None:
             raise KeyError(f"there is no job {identity}")
         if row["state"] not in (_store.RUNNING, _store.SILENT):
@@ -218,8 +256,11 @@ class Coordinator:
             # Runs on the service and without it are not compared with each other.
             tuning.end_trial("the job has changed between the service and stock shuffle", now)
             tuning.recent = []
+        trying = tuning.trying.number if tuning.trying else 0
+        did_less = not end.failed and history.did_less(end, on_service, trying)
         found = judge(job.pattern, end, on_service, history, row["change"])
-        if (decided := tuning.ended(duration, row["change"], now, failed=end.failed)) is not None:
+        decided = tuning.ended(duration, row["change"], now, failed=end.failed, did_less=did_less)
+        if decided is not None:
             _store.note(
                 connection,
                 now,
@@ -229,7 +270,9 @@ class Coordinator:
                 _told(decided),
             )
         values = {
-            name: value for name, value in end.to_dict().items() if name not in ("at", "failed")
+            name: value
+            for name, value in end.to_dict().items()
+            if name not in ("at", "failed", "stages")
         }
         state = _store.FAILED if end.failed else _store.FINISHED
         _store.update_job(connection, identity, {**values, "state": state, "ended": at})
@@ -315,7 +358,19 @@ class Coordinator:
     def forget(self, days: float) -> None:
         """Take away what began so many days ago. A run without an end for a day is silent: its end still counts."""
         now = self._clock()
-        self.database.write_now(lambda c: _store.silence(c, now - _SILENT_AFTER))
+
+        def silence(connection: sa.Connection) -> None:
+            for key, change in _store.silence(connection, now - _SILENT_AFTER):
+                known = _store.recurring_of(connection, key)
+                latest = _store.runs_of(connection, key, 1)
+                if known is None or not latest:
+                    continue
+                history, tuning = known
+                if tuning.trying is not None and tuning.trying.number == change:
+                    reason = "nobody reported the end of a run with it"
+                    self._end_trial(connection, _job(latest[0]), history, tuning, reason, now)
+
+        self.database.write_now(silence)
         for _ in range(_FORGOTTEN_AT_ONCE):
             # In parts, so that decisions come between them.
             gone = self.database.write_now(
@@ -402,8 +457,13 @@ class Coordinator:
 
     def try_rule(self, rule: Rule, begin: float, end: float) -> DryRun:
         """Try a rule on the jobs of a time."""
-        jobs = self.database.read(lambda c: _store.past(c, begin, end, _MOST_TRIED))
-        return try_rule(rule, self.rules, jobs)
+
+        def read(connection: sa.Connection) -> tuple[list[tuple[Job, int, float]], int]:
+            return _store.past(connection, begin, end, _MOST_TRIED), _store.next_rule(connection)
+
+        jobs, number = self.database.read(read)
+        # The id chooses which jobs are in a share: a new rule is tried with the one that it will get.
+        return try_rule(rule if rule.id else replace(rule, id=number), self.rules, jobs)
 
     def _changed(self, write: Callable[[sa.Connection], _Value]) -> _Value:
         """Write, and read the rules anew. One at a time, so that the newest are the last that are read."""
@@ -424,11 +484,9 @@ class Coordinator:
 
     def set_mode(self, key: str, mode: str, who: str) -> None:
         """Say what tuning may do with a recurring job: ``watch``, ``propose`` or ``apply``."""
-        if mode not in MODES:
-            raise ValueError(f"a mode is one of {', '.join(MODES)}, not {mode!r}")
 
         def change(_history: History, tuning: Tuning) -> None:
-            tuning.mode = mode
+            tuning.set_mode(mode, self._clock())
 
         self._change_recurring(key, who, f"mode {mode}", change)
 
@@ -444,13 +502,17 @@ class Coordinator:
 
         self._change_recurring(key, who, f"change {number} begun", change)
 
-    def end_change(self, key: str, who: str) -> None:
-        """Roll back the change that is tried."""
+    def end_change(self, key: str, who: str, number: int | None = None) -> None:
+        """Roll back the change that is tried, or the one of a number, which may have been kept."""
 
         def change(_history: History, tuning: Tuning) -> None:
-            tuning.end_trial(f"{who} ended it", self._clock())
+            if number is None:
+                tuning.end_trial(f"{who} ended it", self._clock())
+            else:
+                tuning.undo(number, f"{who} ended it", self._clock())
 
-        self._change_recurring(key, who, "change ended", change)
+        what = "change ended" if number is None else f"change {number} ended"
+        self._change_recurring(key, who, what, change)
 
     def _change_recurring(
         self, key: str, who: str, what: str, change: Callable[[History, Tuning], None]

@@ -89,7 +89,9 @@ def serve(options: Options) -> None:
         )
         stack.callback(coordinator.close)
         if options.logs:
-            looks.append(LogFolders(options.logs, coordinator).look)
+            # In a thread of its own: a large log must not make what the servers said too old to decide by.
+            logs = LogFolders(options.logs, coordinator)
+            stack.callback(Poller(options.poll, [logs.look]).close)
         looks.append(coordinator.refresh)
         looks.append(lambda: coordinator.forget(options.keep_days))
         stack.callback(Poller(options.poll, looks).close)

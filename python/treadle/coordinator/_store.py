@@ -32,6 +32,7 @@ __all__ = [
     "alerts_page",
     "audit_page",
     "close_alert",
+    "count_without_end",
     "count_in_hour",
     "count_run",
     "delete_rule",
@@ -44,6 +45,7 @@ __all__ = [
     "keep_setting",
     "measures_of",
     "new_job",
+    "next_rule",
     "note",
     "overview",
     "past",
@@ -137,15 +139,20 @@ def keep_rule(
         There is no such rule.
     """
     if rule.id == 0:
-        last = connection.execute(sa.select(sa.func.max(rule_versions.c.rule))).scalar() or 0
-        kept = replace(rule, id=last + 1, version=1)
-        place = last + 1 if place is None else place
+        number = next_rule(connection)
+        kept = replace(rule, id=number, version=1)
+        place = number if place is None else place
     else:
         row = _newest(connection, rule.id)
         kept = replace(rule, version=row["version"] + 1)
         place = row["place"] if place is None else place
     _insert_version(connection, kept, at, author, text, place, is_deleted=False)
     return kept
+
+
+def next_rule(connection: sa.Connection) -> int:
+    """Return the id that a new rule gets."""
+    return (connection.execute(sa.select(sa.func.max(rule_versions.c.rule))).scalar() or 0) + 1
 
 
 def delete_rule(connection: sa.Connection, rule: int, at: float, author: str) -> None:
@@ -189,8 +196,12 @@ def _rule(row: Mapping[str, Any]) -> Rule:
 # Statements of each decision are built once.
 _INSERT_JOB = jobs.insert()
 _JOB = sa.select(jobs).where(jobs.c.id == sa.bindparam("which"))
-_RECURRING = sa.select(recurring.c.history, recurring.c.tuning).where(
-    recurring.c.key == sa.bindparam("which")
+# What is read to be changed waits for another coordinator's transaction. On SQLite writers take turns anyway.
+_JOB_TO_CHANGE = _JOB.with_for_update()
+_RECURRING = (
+    sa.select(recurring.c.history, recurring.c.tuning)
+    .where(recurring.c.key == sa.bindparam("which"))
+    .with_for_update()
 )
 _COUNT_RUN = (
     recurring.update()
@@ -210,9 +221,12 @@ def new_job(connection: sa.Connection, values: Mapping[str, Any]) -> None:
     connection.execute(_INSERT_JOB, dict(values))
 
 
-def job_of(connection: sa.Connection, identity: str) -> dict[str, Any] | None:
+def job_of(
+    connection: sa.Connection, identity: str, *, to_change: bool = False
+) -> dict[str, Any] | None:
     """Return a run by its id."""
-    row = connection.execute(_JOB, {"which": identity}).mappings().first()
+    query = _JOB_TO_CHANGE if to_change else _JOB
+    row = connection.execute(query, {"which": identity}).mappings().first()
     return None if row is None else dict(row)
 
 
@@ -321,10 +335,24 @@ def forget(connection: sa.Connection, before: float, limit: int) -> int:
     return len(gone)
 
 
-def silence(connection: sa.Connection, before: float) -> None:
-    """Say of runs that began before a time, and that nobody has reported the end of, that they are silent."""
+def silence(connection: sa.Connection, before: float) -> list[tuple[str, int]]:
+    """Say of runs that began before a time, and that nobody has reported the end of, that they are silent.
+
+    Return the recurring jobs of those that tried a change, each with the change's number.
+    """
     is_old = sa.and_(jobs.c.state == RUNNING, jobs.c.at < before)
+    tried = sa.select(jobs.c.recurring, jobs.c.change).where(is_old, jobs.c.change != 0).distinct()
+    found = [(row[0], row[1]) for row in connection.execute(tried)]
     connection.execute(jobs.update().where(is_old).values(state=SILENT))
+    return found
+
+
+def count_without_end(connection: sa.Connection, key: str, change: int, before: float) -> int:
+    """Return how many runs with a change began before a time, and have no end yet."""
+    query = sa.select(sa.func.count()).where(
+        jobs.c.recurring == key, jobs.c.change == change, jobs.c.state == RUNNING, jobs.c.at < before
+    )  # fmt: skip
+    return int(connection.execute(query).scalar() or 0)
 
 
 def measures_of(connection: sa.Connection, identity: str) -> Any:
@@ -336,7 +364,7 @@ def measures_of(connection: sa.Connection, identity: str) -> Any:
 
 
 def recurring_of(connection: sa.Connection, key: str) -> tuple[History, Tuning] | None:
-    """Return what is remembered of a recurring job."""
+    """Return what is remembered of a recurring job, which nobody else changes until this transaction ends."""
     row = connection.execute(_RECURRING, {"which": key}).first()
     return None if row is None else (History.of(row[0]), Tuning.of(row[1]))
 

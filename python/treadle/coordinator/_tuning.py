@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -15,6 +16,10 @@ MODES = ("watch", "propose", "apply")
 _KEPT_CHANGES = 50
 # A change that was rolled back is not tried again for so many runs.
 _NOT_AGAIN = 50
+# A failure within so many runs after a change was kept undoes it.
+_DOUBTED_FOR = 5
+# Runs of a trial that did far less than usual, after which it is rolled back.
+_MOST_UNDECIDED = 3
 _MiB = 2**20
 _SWITCHES = ("spark.sql.adaptive.skewJoin.enabled", "spark.sql.adaptive.enabled")
 _SIZES = (
@@ -71,8 +76,16 @@ class Change:
     high: float | None = None
     at: float = 0.0
     begun_at_run: int = 0
+    kept_at_run: int = 0
+    undecided: int = 0
+    """Runs with it that did far less than those before: they say nothing of it."""
     before: list[float] = field(default_factory=list)
     after: list[float] = field(default_factory=list)
+
+    @property
+    def usual(self) -> float:
+        """The median of the durations without it, in seconds."""
+        return statistics.median(self.before) if self.before else 0.0
 
 
 @dataclass
@@ -106,20 +119,39 @@ class Tuning:
         """The change that was proposed, and that nobody has decided about."""
         return next((one for one in self.changes if one.state == "proposed"), None)
 
-    def settings(self, now: float, windows: Sequence[Window] = ()) -> tuple[dict[str, str], int]:
+    def set_mode(self, mode: str, now: float) -> None:
+        """Change the mode. ``watch`` ends a trial, and gives nothing that was kept.
+
+        Raises
+        ------
+        ValueError
+            There is no such mode.
+        """
+        if mode not in MODES:
+            raise ValueError(f"a mode is one of {', '.join(MODES)}, not {mode!r}")
+        if mode == "watch":
+            self.end_trial("the mode was set to watch", now)
+        if "watch" in (mode, self.mode) and mode != self.mode and self._kept():
+            # Runs with what was kept and runs without it are not compared with each other.
+            self.recent = []
+        self.mode = mode
+
+    def settings(
+        self, now: float, windows: Sequence[Window] = (), *, is_paused: bool = False
+    ) -> tuple[dict[str, str], int]:
         """Return the settings of the next run, and the number of the change that it tries; 0: none.
 
-        In a window, what is tried pauses, and what was kept stays. After the first runs of a trial, runs with and
+        In the mode ``watch`` there are none. In a window, and if it is paused, what is tried waits, and what was kept
+        stays. After the first runs of a trial, runs with and
         without the change take turns: what else differs between last week and this one is no effect of it.
         """
-        found = {
-            one.parameter: _text(one.parameter, one.new)
-            for one in self.changes
-            if one.state == "kept"
-        }
+        if self.mode == "watch":
+            return {}, 0
+        found = {one.parameter: _text(one.parameter, one.new) for one in self._kept()}
         change = self.trying
         if (
             change is None
+            or is_paused
             or _is_without(change)
             or any(one.begins <= now < one.ends for one in windows)
         ):
@@ -160,27 +192,42 @@ class Tuning:
         Raises
         ------
         ValueError
-            Another one is tried, or it is not one that waits.
+            Another one is tried, it is not one that waits, or the mode is ``watch``.
         """
+        if self.mode == "watch":
+            raise ValueError("nothing is tried in the mode watch: set another one first")
         if self.trying is not None or change.state != "proposed":
             raise ValueError("one change at a time: wait for the one that is tried, or end it")
         change.state, change.at, change.begun_at_run = "trying", now, self.runs
-        change.before = list(self.recent)
+        # The fewest: then runs with and without it take turns, and what else changes with time is no effect of it.
+        change.before = self.recent[-FEWEST_BEFORE:]
 
     def ended(
-        self, duration: float, change: int, now: float, *, failed: bool = False
+        self, duration: float, change: int, now: float, *, failed: bool = False, did_less: bool = False
     ) -> Change | None:
-        """Take the end of a run with the change of this number; return a change that is decided by it."""
+        """Take the end of a run with the change of this number; return a change that is decided by it.
+
+        ``did_less``: it ended well, and did far less than usual. It was fast because of that.
+        """
         self.runs += 1
         tried = self.trying
         if tried is None or tried.number != change:
-            if not failed and change == 0:
+            if failed:
+                return self._doubt(now)
+            if change == 0 and not did_less:
                 self.recent = [*self.recent, duration][-30:]
                 if tried is not None:
                     tried.before.append(duration)
             return None
         if failed:
             return self._decide(tried, "rolled back", "a run with it failed", now)
+        if did_less:
+            tried.undecided += 1
+            tried.reason = "a run with it did less than half of what is usual, and does not count"
+            if tried.undecided < _MOST_UNDECIDED:
+                return None
+            reason = f"{tried.undecided} runs with it did less than half of what is usual"
+            return self._decide(tried, "rolled back", reason, now)
         tried.after.append(duration)
         told = compare(tried.before, tried.after)
         self._note(tried, told)
@@ -194,6 +241,38 @@ class Tuning:
         """Roll back what is tried, because somebody says so."""
         return self._decide(self.trying, "rolled back", reason, now) if self.trying else None
 
+    def undo(self, number: int, reason: str, now: float) -> Change:
+        """Roll back a change that is tried, or that was kept.
+
+        Raises
+        ------
+        KeyError
+            There is no such change.
+        ValueError
+            It is not in force.
+        """
+        change = next((one for one in self.changes if one.number == number), None)
+        if change is None:
+            raise KeyError(f"there is no change {number}")
+        if change.state == "kept":
+            # What was measured beside it says nothing of runs without it.
+            self.end_trial(f"change {number}, which was in force beside it, was undone", now)
+            self.recent = []
+        elif change.state != "trying":
+            raise ValueError(f"change {number} is {change.state}, and not in force")
+        return self._decide(change, "rolled back", reason, now)
+
+    def _doubt(self, now: float) -> Change | None:
+        """Undo a change that was kept a few runs ago, as a run has failed."""
+        kept = [one for one in self._kept() if self.runs - one.kept_at_run <= _DOUBTED_FOR]
+        if not kept or self.mode == "watch":
+            return None
+        latest = max(kept, key=lambda one: one.kept_at_run)
+        return self.undo(latest.number, "a run failed soon after it was kept", now)
+
+    def _kept(self) -> list[Change]:
+        return [one for one in self.changes if one.state == "kept"]
+
     def _decide(self, change: Change, state: str, reason: str, now: float) -> Change:
         change.state, change.reason, change.at = state, reason, now
         if state == "kept":
@@ -202,6 +281,7 @@ class Tuning:
                 if one is not change and one.state == "kept" and one.parameter == change.parameter:
                     one.state = "replaced"
             self.recent = list(change.after)
+            change.kept_at_run = self.runs
         return change
 
     @staticmethod

@@ -23,6 +23,10 @@ LEAST_NOISE = 0.02
 
 _CAUSES = ("", "service", "job", "unknown")
 _LONGEST_TEXT = 2000
+# Of so many runs is what is usual, and below this share of it a run did far less.
+_USUAL_OF = 10
+_FEWEST_USUAL = 3
+_FAR_BELOW = 0.5
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class End:
     duration: float | None = None
     shuffle_bytes: int | None = None
     input_bytes: int | None = None
+    stages: int | None = None
     blocked: float | None = None
     retries: int = 0
     fallbacks: int = 0
@@ -93,6 +98,8 @@ class Run:
     on_service: bool
     change: int = 0
     """The change of settings that it was run with; 0: none."""
+    input_bytes: int = 0
+    stages: int = 0
 
 
 @dataclass
@@ -114,8 +121,30 @@ class History:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what JSON can keep."""
-        runs = [[r.duration, r.shuffle_bytes, r.on_service, r.change] for r in self.runs]
+        runs = [
+            [r.duration, r.shuffle_bytes, r.on_service, r.change, r.input_bytes, r.stages]
+            for r in self.runs
+        ]
         return {"runs": runs, "failures": self.failures, "taken_off": self.taken_off}
+
+    def did_less(self, end: End, on_service: bool, trying: int) -> bool:
+        """Return whether a run did far less than those before it, without the change that is tried.
+
+        A driver that ends early without a failure looks like a fast run. A change may reduce what is shuffled, and
+        not what is read: where that is known, it counts instead.
+        """
+        like = [one for one in self.runs if one.on_service == on_service]
+        usual = [one for one in like if one.change != trying or not trying][-_USUAL_OF:]
+        if len(usual) < _FEWEST_USUAL:
+            return False
+        stages = statistics.median(one.stages for one in usual)
+        if end.stages is not None and end.stages < _FAR_BELOW * stages:
+            return True
+        read = statistics.median(one.input_bytes for one in usual)
+        if end.input_bytes is not None and read:
+            return end.input_bytes < _FAR_BELOW * read
+        shuffled = statistics.median(one.shuffle_bytes for one in usual)
+        return end.shuffle_bytes is not None and end.shuffle_bytes < _FAR_BELOW * shuffled
 
 
 @dataclass(frozen=True)
@@ -180,6 +209,11 @@ def judge(name: str, end: End, on_service: bool, history: History, change: int =
                     f"by its history up to {limit:.0f} s are usual",
                 )
             )
-    history.runs.append(Run(end.duration, end.shuffle_bytes or 0, on_service, change))
+    history.runs.append(
+        Run(
+            end.duration, end.shuffle_bytes or 0, on_service, change, end.input_bytes or 0,
+            end.stages or 0,
+        )
+    )  # fmt: skip
     del history.runs[:-RUNS_KEPT]
     return alerts

@@ -7,18 +7,21 @@ import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
-from treadle.coordinator import _tables
+from treadle.coordinator import _store, _tables
 from treadle.coordinator._access import Access, read_tokens
 from treadle.coordinator._admission import Room
 from treadle.coordinator._app import app_of
+from treadle.coordinator._jobs import Job
 from treadle.coordinator._pages import add_pages
 from treadle.coordinator._service import Coordinator
+from treadle.coordinator._tuning import Proposal
 
 JOB = {
     "cluster": "a",
@@ -188,6 +191,137 @@ def test_a_rule_is_tried_on_jobs_of_the_past(served: Served) -> None:
     assert told["sentence"] == "would have taken 4 of 6 jobs, 67 % of the bytes; 4 decisions change"
 
 
+def test_a_new_rule_is_tried_with_the_id_that_it_gets(served: Served) -> None:
+    """The id chooses the jobs of a share."""
+    served.rule(is_on=False)
+    letters = str.maketrans("0123456789", "abcdefghij")
+    for n in range(40):
+        served.decide(f"j{n}", name="job " + str(n).translate(letters))
+    rule = {"name": "half", "percent": 50}
+    told = served.viewer.post(
+        "/api/rules/try", json={"rule": rule, "begin": served.now - 10, "end": served.now + 10}
+    ).json()
+    served.rule(**rule)
+    names = ["job " + str(n).translate(letters) for n in range(40)]
+    taken = {name for n, name in enumerate(names) if served.decide(f"k{n}", name=name)["uses_service"]}
+    assert told["taken"] == len(taken)
+    assert set(told["examples"]) <= taken
+
+
+PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+def trial(served: Served) -> str:
+    """Have a change of the job tried from its next run on; return the job's key."""
+    for n in range(3):
+        served.decide(f"before{n}")
+        served.end(f"before{n}", duration=100.0)
+    key = served.viewer.get("/api/decisions/before0").json()["recurring"]
+
+    def begin(connection) -> None:
+        history, tuning = _store.recurring_of(connection, key)
+        tuning.set_mode("apply", 0.0)
+        assert tuning.proposed([Proposal("r", PARTITIONS, 200.0, 400.0, "e")], 0.0)
+        _store.keep_recurring(connection, Job.of(JOB), history, tuning, 0.0)
+
+    served.coordinator.database.write_now(begin)
+    assert served.decide("first")["change"] == 1
+    return key
+
+
+def changes(served: Served, key: str) -> list[tuple[str, str]]:
+    found = served.viewer.get(f"/api/recurring/{key}").json()["tuning"]["changes"]
+    return [(one["state"], one["reason"]) for one in found]
+
+
+def test_no_setting_is_given_while_all_is_switched_off(served: Served) -> None:
+    trial(served)
+    served.operator.post("/api/switch", json={"is_on": False})
+    told = served.decide("off")
+    assert (told["settings"], told["change"]) == ({}, 0)
+
+
+def test_a_kept_change_is_undone_by_its_number(served: Served) -> None:
+    key = trial(served)
+    served.end("first", duration=50.0)
+    for n in range(2):
+        served.decide(f"with{n}")
+        served.end(f"with{n}", duration=50.0)
+    assert changes(served, key)[0][0] == "kept"
+    assert served.decide("kept")["settings"] == {PARTITIONS: "400"}
+    path = f"/api/recurring/{key}/changes/1/end"
+    assert served.operator.post(path).status_code == 200
+    assert changes(served, key) == [("rolled back", "the operator ended it")]
+    assert served.decide("after")["settings"] == {}
+    assert served.operator.post(path).status_code == 422
+
+
+def test_a_setting_that_the_user_gives_ends_its_trial(served: Served) -> None:
+    key = trial(served)
+    assert served.decide("own", names=[PARTITIONS])["settings"] == {}
+    assert changes(served, key) == [("rolled back", "the user gives it")]
+
+
+def test_a_trial_whose_runs_report_no_end_pauses_and_ends(served: Served) -> None:
+    key = trial(served)
+    assert served.decide("second")["change"] == 1
+    served.now += 299
+    assert served.decide("soon")["change"] == 1
+    served.now += 2
+    # Two of its runs have had no end for three times the usual duration.
+    assert served.decide("late")["change"] == 0
+    served.end("second", duration=100.0)
+    assert served.decide("again")["change"] == 1
+    served.now += 24 * 3600 + 1
+    served.coordinator.forget(90)
+    assert changes(served, key) == [("rolled back", "nobody reported the end of a run with it")]
+
+
+def test_a_run_whose_driver_died_early_keeps_no_change(served: Served) -> None:
+    key = trial(served)
+    for n in range(2):
+        served.decide(f"u{n}")
+    usual = {"shuffle_bytes": 1000, "input_bytes": 5000}
+
+    def history(connection) -> None:
+        found, tuning = _store.recurring_of(connection, key)
+        found.runs = [replace(one, **usual) for one in found.runs]
+        _store.keep_recurring(connection, Job.of(JOB), found, tuning, 0.0)
+
+    served.coordinator.database.write_now(history)
+    for identity in ("first", "u0", "u1"):
+        assert changes(served, key)[0][0] == "trying"
+        served.end(identity, duration=5.0, shuffle_bytes=10, input_bytes=50)
+    assert changes(served, key) == [
+        ("rolled back", "3 runs with it did less than half of what is usual")
+    ]
+
+
+@of_sqlite
+def test_two_coordinators_of_one_database_lose_no_end(tmp_path: Path) -> None:
+    """Each reads what is remembered of the job, and writes it with one run more."""
+    both = [Served(f"sqlite:///{tmp_path}/c.db") for _ in range(2)]
+    for n in range(30):
+        both[0].decide(f"j{n}")
+    key = both[0].viewer.get("/api/decisions/j0").json()["recurring"]
+
+    def report(which: int) -> None:
+        for n in range(which, 30, 2):
+            while True:
+                path = f"/api/jobs/j{n}/end"
+                told = both[which].job.post(path, json={"duration": 1.0 + n})
+                if told.status_code == 200:
+                    break
+                assert told.status_code == 503
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(report, range(2)))
+    runs = both[1].viewer.get(f"/api/recurring/{key}").json()["history"]["runs"]
+    assert sorted(one[0] for one in runs) == [1.0 + n for n in range(30)]
+    for one in both:
+        one.coordinator.close()
+
+
 def test_what_was_predicted_stands_beside_what_happened(served: Served) -> None:
     served.rule()
     for n in range(5):
@@ -317,7 +451,7 @@ VIEWERS = [
 OPERATORS = [
     ("POST", "/api/rules"), ("DELETE", "/api/rules/1"), ("POST", "/api/switch"), ("POST", "/api/windows"), ("POST", "/api/servers/s/drain"),
     ("POST", "/api/alerts/1/close"), ("POST", "/api/recurring/x/mode"), ("POST", "/api/recurring/x/put-back"),
-    ("POST", "/api/recurring/x/changes/1/begin"), ("POST", "/api/recurring/x/end-change"),
+    ("POST", "/api/recurring/x/changes/1/begin"), ("POST", "/api/recurring/x/changes/1/end"), ("POST", "/api/recurring/x/end-change"),
 ]  # fmt: skip
 
 

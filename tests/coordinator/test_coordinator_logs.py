@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from treadle.coordinator import _event_files
+from treadle.coordinator._database import Busy
 from treadle.coordinator._diagnosis import GROUP, Finding, diagnose, rules
 from treadle.coordinator._event_files import logs_in, read_log
 from treadle.coordinator._event_log import read_application
@@ -34,6 +37,11 @@ PLANTED = {
 }
 # One that follows from the planted cause.
 FOLLOWS = {"few-tasks": {"spill"}}
+
+
+# Milliseconds since 1970, in 2026.
+MOMENT = 1_780_000_000_000
+START = {"Event": "SparkListenerApplicationStart", "App Name": "a", "App ID": "app-1", "Timestamp": MOMENT}  # fmt: skip
 
 
 def text_of(name: str) -> str:
@@ -161,7 +169,7 @@ def test_damaged_lines_are_skipped(data) -> None:
 )
 @settings(max_examples=60, deadline=None)
 def test_values_of_any_type_are_skipped(value) -> None:
-    start = {"Event": "SparkListenerApplicationStart", "App Name": "a", "Timestamp": 1}
+    start = {"Event": "SparkListenerApplicationStart", "App Name": "a", "Timestamp": MOMENT}
     events = [start]
     for name in (
         "TaskEnd",
@@ -184,7 +192,7 @@ def test_secrets_of_a_log_are_not_kept() -> None:
         "spark.sql.shuffle.partitions": "7",
     }
     events = [
-        {"Event": "SparkListenerApplicationStart", "App Name": "x", "App ID": "a", "Timestamp": 1},
+        {"Event": "SparkListenerApplicationStart", "App Name": "x", "App ID": "a", "Timestamp": MOMENT},
         {
             "Event": "SparkListenerEnvironmentUpdate",
             "Spark Properties": settings,
@@ -328,6 +336,85 @@ def test_a_folder_of_logs_becomes_jobs_with_measures(tmp_path: Path) -> None:
         coordinator.close()
 
 
+def test_one_bad_entry_keeps_no_other_log_from_being_read(tmp_path: Path, monkeypatch) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    data = text_of("skew").encode()
+    (folder / "a-dangling").symlink_to(tmp_path / "gone")
+    packed = bytearray(gzip.compress(data))
+    packed[40:400] = bytes(360)
+    (folder / "b-damaged.gz").write_bytes(packed)
+    infinite = json.dumps(START).replace(str(MOMENT), "Infinity")
+    (folder / "c-infinite").write_text(infinite)
+    huge = {"Event": "SparkListenerApplicationEnd", "Timestamp": 10**30}
+    (folder / "c-never").write_text(f"{json.dumps(START)}\n{json.dumps(huge)}")
+    os.mkfifo(folder / "d-pipe")
+    rolling = folder / "eventlog_v2_e"
+    rolling.mkdir()
+    os.mkfifo(rolling / "events_1_e")
+    bomb = zstandard.compress(bytes(3_000_000))
+    (folder / "f-bomb.zstd").write_bytes(bomb)
+    lines = zstandard.compress(b"{}\n" * 3_000_000)
+    (folder / "g-endless.zstd").write_bytes(lines)
+    (folder / "z-good").write_bytes(data)
+    monkeypatch.setattr(_event_files, "_LONGEST_LINE", 1_000_000)
+    monkeypatch.setattr(_event_files, "_MOST_BYTES", 6_000_000)
+    coordinator = Coordinator(f"sqlite:///{tmp_path}/c.db")
+    try:
+        LogFolders([tmp_path / "nowhere", folder], coordinator).look()
+        assert _row(coordinator, read_application(data.splitlines()).id)["state"] == "finished"
+        # A time that cannot be is none: the application has no end yet.
+        assert _row(coordinator, "app-1")["state"] == "running"
+        for name, words in (("f-bomb.zstd", "a line of"), ("g-endless.zstd", "more than")):
+            with pytest.raises(ValueError, match=words):
+                read_log(folder / name)
+    finally:
+        coordinator.close()
+
+
+def test_a_busy_database_loses_no_log(tmp_path: Path) -> None:
+    class Full:
+        seen = 0
+
+        def observed(self, _application: Application) -> None:
+            self.seen += 1
+            raise Busy("later")
+
+    (tmp_path / "app").write_text(text_of("skew"))
+    coordinator = Full()
+    folders = LogFolders([tmp_path], coordinator)
+    folders.look()
+    folders.look()
+    assert coordinator.seen == 2
+
+
+@pytest.mark.parametrize(
+    ("message", "failed"), [("", False), ("RuntimeError: no", True), (None, False)]
+)
+def test_a_query_that_fails_in_the_driver_is_a_failure(message, failed) -> None:
+    events = [
+        START,
+        {"Event": "SparkListenerJobEnd", "Completion Time": MOMENT, "Job Result": {"Result": "JobSucceeded"}},
+        {"Event": "org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionEnd", "time": MOMENT, "errorMessage": message},
+        {"Event": "SparkListenerApplicationEnd", "Timestamp": MOMENT + 1000},
+    ]  # fmt: skip
+    app = read_application(map(json.dumps, events))
+    assert (app.failed, app.skipped_lines) == (failed, 0)
+    assert app.error == (message or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "number"),
+    [
+        ("spark.executor.memory", "4096", 2**32), ("spark.executor.memory", "4g", 2**32),
+        ("spark.sql.files.maxPartitionBytes", "4096", 4096), ("spark.sql.files.maxPartitionBytes", "4kb", 4096),
+        ("spark.sql.shuffle.partitions", "200", 200), ("spark.executor.memory", "much", 7),
+    ],
+)  # fmt: skip
+def test_a_number_without_a_unit_has_the_settings_own(name, text, number) -> None:
+    assert Application(settings={name: text}).number(name, 7) == number
+
+
 def test_a_job_with_the_reports_disease_is_tuned_by_itself(tmp_path: Path) -> None:
     """Decisions, ends and measures go through the coordinator; only Spark's runs are simulated, from a real log."""
     coordinator = Coordinator(f"sqlite:///{tmp_path}/c.db")
@@ -340,7 +427,7 @@ def test_a_job_with_the_reports_disease_is_tuned_by_itself(tmp_path: Path) -> No
         for n in range(30):
             told = coordinator.decide({"id": f"r{n}", "job": job, "tunable": [name]}).result(10)
             if n == 1:
-                row_key = coordinator.database.read(lambda c: _row(c, "r0"))["recurring"]
+                row_key = _row(coordinator, "r0")["recurring"]
                 coordinator.set_mode(row_key, "apply", "olga")
             helped = told["settings"].get(name) not in (None, "65536b")
             from treadle.coordinator._watching import End
@@ -363,10 +450,10 @@ def test_a_job_with_the_reports_disease_is_tuned_by_itself(tmp_path: Path) -> No
         coordinator.close()
 
 
-def _row(connection, identity):
+def _row(coordinator, identity):
     from treadle.coordinator import _store
 
-    return _store.job_of(connection, identity)
+    return coordinator.database.read(lambda c: _store.job_of(c, identity))
 
 
 def _tuning(connection, key):

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.coordinator._admission import Forecast, Room, admit, forecast
+from treadle.coordinator._allowed import is_allowed
 from treadle.coordinator._dry_run import try_rule
 from treadle.coordinator._jobs import Job, pattern_of
 from treadle.coordinator._rules import Rule, decide, in_share, version_matches
@@ -173,6 +174,14 @@ def test_a_dry_run_counts_jobs_bytes_and_decisions_that_change() -> None:
     assert try_rule(replace(rule, action="stock"), [Rule("all", id=1)], past).changed == 10
     # A new version is tried in place of the one that is there.
     assert try_rule(replace(rule, id=1, users=("bob",)), [Rule("r", id=1)], past).taken == 1
+
+
+def test_settings_that_no_rule_may_give() -> None:
+    for name in ("spark.shuffle.manager", "spark.treadle.copies", "spark.executor.memory"):
+        assert is_allowed(name)
+    for name in ("spark.jars", "spark.driver.extraJavaOptions", "spark.treadle", "spark.plugins"):
+        assert not is_allowed(name)
+        assert is_allowed(name, [name])
 
 
 GB = 10**9

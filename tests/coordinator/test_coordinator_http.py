@@ -203,7 +203,9 @@ def test_a_new_rule_is_tried_with_the_id_that_it_gets(served: Served) -> None:
     ).json()
     served.rule(**rule)
     names = ["job " + str(n).translate(letters) for n in range(40)]
-    taken = {name for n, name in enumerate(names) if served.decide(f"k{n}", name=name)["uses_service"]}
+    taken = {
+        name for n, name in enumerate(names) if served.decide(f"k{n}", name=name)["uses_service"]
+    }
     assert told["taken"] == len(taken)
     assert set(told["examples"]) <= taken
 

@@ -192,7 +192,12 @@ def test_secrets_of_a_log_are_not_kept() -> None:
         "spark.sql.shuffle.partitions": "7",
     }
     events = [
-        {"Event": "SparkListenerApplicationStart", "App Name": "x", "App ID": "a", "Timestamp": MOMENT},
+        {
+            "Event": "SparkListenerApplicationStart",
+            "App Name": "x",
+            "App ID": "a",
+            "Timestamp": MOMENT,
+        },
         {
             "Event": "SparkListenerEnvironmentUpdate",
             "Spark Properties": settings,

@@ -300,7 +300,10 @@ def test_the_command_adds_what_was_decided_before_the_users_own(spark, coordinat
 
 def test_the_command_takes_no_setting_that_names_code(spark, coordinator_that) -> None:
     """Whoever answers at the coordinator's address must not run code as the one who submits."""
-    code = {"spark.driver.extraJavaOptions": "-javaagent:/tmp/x.jar", "spark.jars": "http://e/x.jar"}
+    code = {
+        "spark.driver.extraJavaOptions": "-javaagent:/tmp/x.jar",
+        "spark.jars": "http://e/x.jar",
+    }
     told = {**code, "spark.treadle.servers": "elsewhere", PARTITIONS: "7", "spark.mine": "1"}
     coordinator = coordinator_that(answering(settings=told, reason="r\n\x1b[2Jforged"))
     own = ["--conf", "spark.treadle.servers=here", "app.py"]

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from treadle.coordinator import _store
-from treadle.coordinator._allowed import is_allowed
 from treadle.coordinator._admission import Admission, Forecast, Room, admit, forecast
+from treadle.coordinator._allowed import is_allowed
 from treadle.coordinator._database import Database
 from treadle.coordinator._diagnosis import Finding, diagnose
 from treadle.coordinator._dry_run import DryRun, try_rule

@@ -142,8 +142,8 @@ class Tuning:
         """Return the settings of the next run, and the number of the change that it tries; 0: none.
 
         In the mode ``watch`` there are none. In a window, and if it is paused, what is tried waits, and what was kept
-        stays. After the first runs of a trial, runs with and
-        without the change take turns: what else differs between last week and this one is no effect of it.
+        stays. After the first runs of a trial, runs with and without the change take turns: what else differs between
+        last week and this one is no effect of it.
         """
         if self.mode == "watch":
             return {}, 0
@@ -203,7 +203,13 @@ class Tuning:
         change.before = self.recent[-FEWEST_BEFORE:]
 
     def ended(
-        self, duration: float, change: int, now: float, *, failed: bool = False, did_less: bool = False
+        self,
+        duration: float,
+        change: int,
+        now: float,
+        *,
+        failed: bool = False,
+        did_less: bool = False,
     ) -> Change | None:
         """Take the end of a run with the change of this number; return a change that is decided by it.
 

@@ -22,8 +22,12 @@ LIMITS: dict[str, tuple[float, float]] = {
     "spark.sql.adaptive.enabled": (0, 1),
 }
 _OTHERS = ("spark.shuffle.manager", "treadle.shuffle.servers")
+# Whom a job trusts is for whoever submits it.
+_NEVER = ("spark.treadle.insecure", "spark.treadle.secretFile", "spark.treadle.tls.")
 
 
 def is_allowed(name: str, further: Collection[str] = ()) -> bool:
     """Return whether a coordinator may give a setting; ``further`` are those that whoever submits allows besides."""
-    return name in LIMITS or name in _OTHERS or name.startswith("spark.treadle.") or name in further
+    if name in LIMITS or name in _OTHERS or name in further:
+        return True
+    return name.startswith("spark.treadle.") and not name.startswith(_NEVER)

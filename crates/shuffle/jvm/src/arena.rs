@@ -6,7 +6,7 @@
 
 use std::alloc::{Layout, alloc, dealloc, realloc};
 use std::fs::File;
-use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Mutex;
@@ -136,12 +136,9 @@ impl Region {
     ///
     /// # Errors
     /// Java says that it has written more than there is.
-    fn written(&self, used: usize) -> Result<&[u8], Thrown> {
-        let capacity = self
-            .memory
-            .as_ref()
-            .map_or(0, |memory| memory.layout.size());
-        match &self.memory {
+    fn written(memory: Option<&Memory>, used: usize) -> Result<&[u8], Thrown> {
+        let capacity = memory.map_or(0, |memory| memory.layout.size());
+        match memory {
             _ if used > capacity => Err(Thrown::Argument(format!(
                 "{used} bytes in {capacity} bytes of memory"
             ))),
@@ -155,21 +152,25 @@ impl Region {
 
     fn spill(&mut self, used: usize, directory: &Path) -> Result<(), Thrown> {
         let told = || format!("spilling rows of a map to {}", directory.display());
-        let mut file = match self.spilled.take() {
+        let file = match self.spilled.take() {
             Some(file) => file,
             None => unnamed(directory).map_err(|error| Thrown::io(told())(error.into()))?,
         };
-        let written = file.write_all(self.written(used)?);
+        // It stays whatever happens: what was spilled before is nowhere else.
+        let file = self.spilled.insert(file);
+        // Without memory, what Java has written is in the file already: a push after an error says it once more.
+        let used = self.memory.as_ref().map_or(0, |_| used);
+        let written = Self::written(self.memory.as_ref(), used)?;
+        let written = file.write_all_at(written, self.length as u64);
         written.map_err(Thrown::io(told()))?;
         self.length += used;
-        self.spilled = Some(file);
         Ok(())
     }
 
     /// All of it. What was spilled is mapped, together with what was not.
     fn view(&mut self, used: usize) -> Result<View<'_>, Thrown> {
         if self.spilled.is_none() {
-            return self.written(used).map(View::Memory);
+            return Self::written(self.memory.as_ref(), used).map(View::Memory);
         }
         // The directory counts for the first spill alone.
         self.spill(used, Path::new(""))?;
@@ -366,10 +367,12 @@ mod tests {
         write(&arena, 1, 0, &6_i64.to_ne_bytes());
         write(&arena, 2, 0, b"two");
         assert_eq!(count(&arena, [4, 8, 3], 1), 1);
-        // Once more, as after an error: there is nothing new.
-        assert_eq!(count(&arena, [0, 0, 0], 0), 1);
-        let sizes = arena.with([0, 0, 0], 2, |rows| Ok(rows.sizes())).unwrap();
-        assert_eq!(sizes, [3, 3]);
+        // Once more, as after an error: Java says the same, and there is nothing new.
+        for used in [[4, 8, 3], [0, 0, 0]] {
+            assert_eq!(count(&arena, used, 0), 1);
+            let sizes = arena.with(used, 2, |rows| Ok(rows.sizes())).unwrap();
+            assert_eq!(sizes, [3, 3]);
+        }
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 

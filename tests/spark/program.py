@@ -245,6 +245,35 @@ def kept(spark, directory, maps, partitions):
 
 
 @job
+def differing(spark, directory, maps):
+    """Two tasks that read two partitions each, of rows that are others each time a map runs. Each waits in its first partition
+    for a gate, which is another one for later attempts. How many runs of each map each task has read."""
+
+    def write(index, _):
+        run = time.time_ns()
+        # More than is on its way to Python, so that the second partition is read after the gate.
+        for partition in range(4):
+            for part in range(160):
+                yield partition, (index, run, bytes([part]) * 50_000)
+
+    def read(index, rows):
+        runs = {}
+        for _, (map_index, run, _) in rows:
+            if not runs:
+                attempt = len(list(Path(directory).glob(f"reader-{index}-*")))
+                says(directory, f"reader-{index}-{time.time_ns()}")
+                passes(Path(directory, "later" if attempt else f"first-{index}"))
+            runs.setdefault(map_index, set()).add(run)
+        says(directory, f"read-{index}")
+        return [sorted(len(one) for one in runs.values())]
+
+    context = spark.sparkContext
+    rows = context.parallelize(range(maps), maps).mapPartitionsWithIndex(write)
+    pairs = rows.partitionBy(4, lambda key: key)
+    return pairs.coalesce(2).mapPartitionsWithIndex(read).collect()
+
+
+@job
 def killed(spark, directory):
     """A job that is cancelled while it waits for the shuffle service. What Spark says, and how long its tasks took to end."""
     context = spark.sparkContext

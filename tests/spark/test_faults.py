@@ -93,6 +93,36 @@ def test_all_copies_are_lost_and_the_maps_run_again(
     application.stop()
 
 
+def test_a_task_reads_no_rows_of_two_runs_of_a_map(
+    new_place: Callable[[], Place], gates: Path
+) -> None:
+    place = new_place()
+    servers = place.serve("a", "b")
+    application = place.application()
+    job = application.begin("differing", str(gates), 2)
+    for index in range(2):
+        begun(gates, application, f"reader-{index}", 1)
+    for name in ("a", "b"):
+        servers.kill(name)
+    for name in ("c", "d"):
+        servers.begin(name)
+    servers.ready()
+    # The first reader finds that rows are lost, so that the maps run again, and it reads what they have now.
+    (gates / "first-0").touch()
+    until(lambda: len(list(gates.glob("reader-0-*"))) > 1, application.said, LONG)
+    # The second one has rows of before.
+    (gates / "first-1").touch()
+    refused = "all maps ran again with other rows"
+    until(
+        lambda: refused in application.log.read_text() or (gates / "read-1").exists(),
+        application.said,
+        LONG,
+    )
+    (gates / "later").touch()
+    assert application.answer(job) == [[1, 1], [1, 1]]
+    application.stop()
+
+
 def test_executors_that_are_killed_after_their_stage_lose_nothing(
     new_place: Callable[[], Place], gates: Path
 ) -> None:

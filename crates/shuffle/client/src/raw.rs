@@ -272,6 +272,15 @@ impl RawShuffle {
         Ok(lost.map(|lost| lost.maps).unwrap_or_default())
     }
 
+    /// The generation in which all began anew, since a map had returned other rows. 0: none.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] after the end of the shuffle; [`Error::Gone`]; [`Error::TimedOut`].
+    pub fn restarted(&self, wait: &mut Wait<'_>) -> Result<Generation, Error> {
+        let about = self.about(&self.at(Part::Whole), wait)?;
+        Ok(verdict::restarted(&about))
+    }
+
     /// Says that nobody will read it any more: the servers drop its rows. Returns the rows, bytes and digest that it had,
     /// if it was committed.
     ///

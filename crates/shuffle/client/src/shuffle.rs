@@ -107,6 +107,15 @@ impl Shuffle {
         self.raw.lost(wait)
     }
 
+    /// The generation in which all began anew, since a map had returned other rows: rows that were read of an earlier one do
+    /// not fit those of a later one. 0: none.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] after its end; [`Error::Gone`]; [`Error::TimedOut`].
+    pub fn restarted(&self, wait: &mut Wait<'_>) -> Result<Generation, Error> {
+        self.raw.restarted(wait)
+    }
+
     /// Ends it: the servers drop its rows.
     ///
     /// # Errors

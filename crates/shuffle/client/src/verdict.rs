@@ -27,7 +27,7 @@ pub(crate) fn lost(about: &About, maps: u32, read: Option<Generation>) -> Option
 }
 
 /// The generation in which all began anew: what was read of an earlier one is not valid.
-fn restarted(about: &About) -> Generation {
+pub(crate) fn restarted(about: &About) -> Generation {
     match about.restarted {
         // A master of the release before does not say in which.
         Generation(0) if about.differs => Generation(u32::MAX),

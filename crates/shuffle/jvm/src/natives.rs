@@ -412,6 +412,24 @@ extern "system" fn Java_io_treadle_spark_Native_lost<'local>(
 }
 
 #[unsafe(no_mangle)]
+extern "system" fn Java_io_treadle_spark_Native_restarted<'local>(
+    mut env: EnvUnowned<'local>,
+    _class: JClass<'local>,
+    shuffle: jlong,
+    millis: jlong,
+    interrupt: JObject<'local>,
+) -> jint {
+    env.with_env(|env| {
+        let shuffle = SHUFFLES.get(shuffle)?;
+        let restarted = |wait: &mut Wait<'_>| Ok(shuffle.restarted(wait)?);
+        // A master of an earlier release does not say which: then it is later than all.
+        let most = |generation: Generation| jint::try_from(generation.0).unwrap_or(jint::MAX);
+        waiting(env, millis, &interrupt, restarted).map(most)
+    })
+    .resolve::<Throws>()
+}
+
+#[unsafe(no_mangle)]
 extern "system" fn Java_io_treadle_spark_Native_read<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,

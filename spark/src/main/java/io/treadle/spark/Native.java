@@ -108,6 +108,13 @@ final class Native {
   /** The maps that must run again, since all copies of some of their rows are lost. */
   static native long[] lost(long shuffle, long millis, Interrupt interrupt) throws ServiceException;
 
+  /**
+   * The generation in which all maps began anew, since one had returned other rows: what was read of an earlier one does not
+   * fit a later one. 0: none.
+   */
+  static native int restarted(long shuffle, long millis, Interrupt interrupt)
+      throws ServiceException;
+
   /** Reads the rows of some maps, from the first one up to the end, for a partition. */
   static native long read(
       long shuffle,

@@ -21,6 +21,7 @@ final class PartitionReader {
   private final int firstMap;
   private final int endMap;
   private final TaskContext context;
+  private final TaskReads reads;
   private final Interrupt interrupt;
   private final Connection connection;
   private final DriverLink driver;
@@ -40,6 +41,7 @@ final class PartitionReader {
     this.firstMap = firstMap;
     this.endMap = Math.min(endMap, handle.maps);
     this.context = context;
+    this.reads = TaskReads.of(context);
     this.interrupt = Interrupt.of(context);
     this.connection = connection;
     this.driver = driver;
@@ -71,7 +73,11 @@ final class PartitionReader {
       try {
         long shuffle = connection.shuffle(handle, interrupt);
         long left = Math.max(0, (deadline - System.nanoTime()) / 1_000_000);
-        return Native.read(shuffle, generation, partition, firstMap, endMap, left, interrupt);
+        checkFits(shuffle, generation, partition, left);
+        long rows =
+            Native.read(shuffle, generation, partition, firstMap, endMap, left, interrupt);
+        reads.read(handle.number, generation);
+        return rows;
       } catch (ServiceException.RowsLost error) {
         failed = error;
       } catch (ServiceException.Superseded error) {
@@ -86,6 +92,24 @@ final class PartitionReader {
       LOG.info("Reading again: {}", failed.getMessage());
       generation = ask(partition, generation, superseded, failed);
       pause(pause);
+    }
+  }
+
+  /**
+   * A task has rows of before or of after all maps ran again with other rows, and not of both. Otherwise it fails as a fetch
+   * does, which needs no map: Spark runs the whole task again.
+   */
+  private void checkFits(long shuffle, int generation, int partition, long millis)
+      throws IOException, FetchFailedException {
+    int before = reads.generation(handle.number);
+    if (before == Messages.NONE || before == generation) {
+      return;
+    }
+    int restarted = Native.restarted(shuffle, millis, interrupt);
+    if (restarted > Math.min(before, generation)) {
+      String text =
+          "the task has read rows of generation " + before + ", and all maps ran again with other rows";
+      throw new FetchFailedException(null, handle.shuffleId(), -1L, -1, partition, text, null);
     }
   }
 

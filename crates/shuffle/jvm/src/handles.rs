@@ -8,6 +8,8 @@ use crate::thrown::Thrown;
 /// The values of one kind.
 pub(crate) struct Handles<T> {
     what: &'static str,
+    /// What a number fails with that is not open.
+    closed: fn(&'static str) -> Thrown,
     inner: Mutex<Inner<T>>,
 }
 
@@ -17,13 +19,14 @@ struct Inner<T> {
 }
 
 impl<T> Handles<T> {
-    pub(crate) const fn new(what: &'static str) -> Self {
+    pub(crate) const fn new(what: &'static str, closed: fn(&'static str) -> Thrown) -> Self {
         let inner = Inner {
             last: 0,
             values: None,
         };
         Self {
             what,
+            closed,
             inner: Mutex::new(inner),
         }
     }
@@ -41,11 +44,11 @@ impl<T> Handles<T> {
     /// The value. It lives as long as somebody uses it, even if it is closed meanwhile.
     ///
     /// # Errors
-    /// [`Thrown::Closed`].
+    /// It was closed, or never opened.
     pub(crate) fn get(&self, handle: i64) -> Result<Arc<T>, Thrown> {
         let inner = self.lock();
         let value = inner.values.as_ref().and_then(|all| all.get(&handle));
-        value.cloned().ok_or(Thrown::Closed(self.what))
+        value.cloned().ok_or_else(|| (self.closed)(self.what))
     }
 
     /// Lets the value go. A second time has no effect.
@@ -66,7 +69,7 @@ mod tests {
 
     #[test]
     fn what_is_closed_is_no_more_and_what_was_never_opened_neither() {
-        let handles = Handles::new("a number");
+        let handles = Handles::new("a number", Thrown::Closed);
         let (one, two) = (handles.open(1), handles.open(2));
         assert_ne!(one, two);
         let kept = handles.get(one).unwrap();
@@ -76,6 +79,9 @@ mod tests {
         for handle in [one, 0, -1, i64::MAX] {
             let error = handles.get(handle).unwrap_err();
             assert!(error.to_string().contains("a number"), "{error}");
+            assert!(matches!(error, Thrown::Closed(_)));
         }
+        let shuffles = Handles::<()>::new("the shuffle", Thrown::Gone);
+        assert!(matches!(shuffles.get(1), Err(Thrown::Gone(_))));
     }
 }

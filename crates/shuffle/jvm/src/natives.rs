@@ -20,10 +20,11 @@ use crate::sizes::Sized;
 use crate::thrown::{Thrown, Throws};
 use crate::waiting::waiting;
 
-static SERVICES: Handles<Service> = Handles::new("the connection to the shuffle service");
-static SHUFFLES: Handles<Shuffle> = Handles::new("the shuffle");
-static ARENAS: Handles<Arena> = Handles::new("the memory of a map's rows");
-static ROWS: Handles<Rows> = Handles::new("the rows of a partition");
+static SERVICES: Handles<Service> =
+    Handles::new("the connection to the shuffle service", Thrown::Gone);
+static SHUFFLES: Handles<Shuffle> = Handles::new("the shuffle", Thrown::Gone);
+static ARENAS: Handles<Arena> = Handles::new("the memory of a map's rows", Thrown::Closed);
+static ROWS: Handles<Rows> = Handles::new("the rows of a partition", Thrown::Closed);
 
 /// What Java calls no partition's, shuffle's or map's number.
 fn number(value: jint, what: &str) -> Result<u32, Thrown> {
@@ -77,8 +78,15 @@ fn options(
     if let Some(secret) = secret {
         options = options.secret_file(secret)?;
     }
-    if let (Some(authority), Some(certificate), Some(key)) = (authority, certificate, key) {
-        options = options.tls(authority, certificate, key);
+    match (authority, certificate, key) {
+        (Some(authority), Some(certificate), Some(key)) => {
+            options = options.tls(authority, certificate, key);
+        }
+        (None, None, None) => {}
+        _ => {
+            let text = "the authority, the certificate and its key: give all three, or none";
+            return Err(Thrown::Argument(text.into()));
+        }
     }
     if let Some(listen) = listen {
         options = options.listen(listen);

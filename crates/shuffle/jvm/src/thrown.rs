@@ -19,6 +19,9 @@ pub(crate) enum Thrown {
     Jni(#[from] JniError),
     #[error("{0} was closed, or never opened")]
     Closed(&'static str),
+    /// The same, of what can be opened anew: another task has found that the connection has ended.
+    #[error("{0} was closed, or never opened")]
+    Gone(&'static str),
     #[error("{0}")]
     Argument(String),
     #[error("{what}: {source}")]
@@ -36,6 +39,7 @@ impl Thrown {
         let Self::Client(error) = self else {
             return match self {
                 Self::Closed(_) => jni_str!("java/lang/IllegalStateException"),
+                Self::Gone(_) => jni_str!("io/treadle/spark/ServiceException$Gone"),
                 Self::Argument(_) => jni_str!("java/lang/IllegalArgumentException"),
                 Self::Io { .. } => jni_str!("java/io/IOException"),
                 _ => jni_str!("java/lang/RuntimeException"),

@@ -1,11 +1,18 @@
 package io.treadle.spark;
 
+import java.io.IOException;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
 
 /**
  * The connection of an executor to the master of its application, which is in the driver, and the shuffles that it uses.
  * In the driver's process it is that of the driver.
+ *
+ * <p>Other threads connect and attach, since a task that is killed must not keep those that wait with it.
  */
 final class Connection {
   private final Settings settings;
@@ -14,8 +21,14 @@ final class Connection {
   /** The driver's own; null: this process connects by itself. */
   private final Driver driver;
 
-  private long service;
-  private final Map<Long, Long> shuffles = new HashMap<>();
+  /** At most one for each shuffle that is attached. */
+  private final ExecutorService threads =
+      Executors.newCachedThreadPool(Futures.daemons("treadle-connection"));
+
+  /** null: none. */
+  private CompletableFuture<Long> service;
+
+  private final Map<Long, CompletableFuture<Long>> shuffles = new HashMap<>();
 
   /** The generations that are read, by numbers of shuffles in the service. */
   private final Map<Long, Integer> generations = new HashMap<>();
@@ -27,37 +40,64 @@ final class Connection {
   }
 
   /** The native shuffle of a handle. A connection that has ended is made anew. */
-  synchronized long shuffle(TreadleShuffleHandle<?, ?, ?> handle, Interrupt interrupt)
+  long shuffle(TreadleShuffleHandle<?, ?, ?> handle, Interrupt interrupt) throws IOException {
+    return Futures.await(attached(handle), interrupt, "connecting to the shuffle service");
+  }
+
+  private synchronized CompletableFuture<Long> attached(TreadleShuffleHandle<?, ?, ?> handle)
       throws ServiceException {
-    connect(handle, interrupt);
-    Long known = shuffles.get(handle.number);
-    if (known == null) {
-      known = Native.attach(service, handle.number, settings.timeoutMillis(), interrupt);
+    CompletableFuture<Long> service = connected(handle);
+    CompletableFuture<Long> known = shuffles.get(handle.number);
+    if (known == null || known.isCompletedExceptionally()) {
+      known = service.thenApplyAsync(open -> attach(open, handle), threads);
       shuffles.put(handle.number, known);
     }
     return known;
   }
 
-  private void connect(TreadleShuffleHandle<?, ?, ?> handle, Interrupt interrupt)
+  private CompletableFuture<Long> connected(TreadleShuffleHandle<?, ?, ?> handle)
       throws ServiceException {
-    if (driver != null) {
-      service = driver.service();
-      return;
+    if (service != null && isOver()) {
+      drop();
     }
-    if (service != 0 && Native.over(service)) {
-      close();
-    }
-    if (service == 0) {
+    if (service == null) {
       service =
-          Native.connect(
-              handle.master,
-              false,
-              name,
-              handle.application,
-              settings.connection(),
-              settings.insecure(),
-              settings.timeoutMillis(),
-              interrupt);
+          driver != null
+              ? CompletableFuture.completedFuture(driver.service())
+              : CompletableFuture.supplyAsync(() -> connect(handle), threads);
+    }
+    return service;
+  }
+
+  private boolean isOver() throws ServiceException {
+    if (service.isCompletedExceptionally()) {
+      return true;
+    }
+    return driver == null && service.isDone() && Native.over(service.join());
+  }
+
+  private long connect(TreadleShuffleHandle<?, ?, ?> handle) {
+    try {
+      return Native.connect(
+          handle.master,
+          false,
+          name,
+          handle.application,
+          settings.connection(),
+          settings.insecure(),
+          settings.timeoutMillis(),
+          Interrupt.ofThread());
+    } catch (ServiceException error) {
+      throw new CompletionException(error);
+    }
+  }
+
+  private long attach(long service, TreadleShuffleHandle<?, ?, ?> handle) {
+    try {
+      return Native.attach(
+          service, handle.number, settings.timeoutMillis(), Interrupt.ofThread());
+    } catch (ServiceException error) {
+      throw new CompletionException(error);
     }
   }
 
@@ -72,18 +112,24 @@ final class Connection {
 
   synchronized void unregister(long number) {
     generations.remove(number);
-    Long shuffle = shuffles.remove(number);
+    CompletableFuture<Long> shuffle = shuffles.remove(number);
     if (shuffle != null) {
-      Native.detach(shuffle);
+      shuffle.thenAccept(Native::detach);
     }
   }
 
   synchronized void close() {
-    shuffles.values().forEach(Native::detach);
+    drop();
+    threads.shutdownNow();
+  }
+
+  /** Lets all go, also what is not open yet. */
+  private void drop() {
+    shuffles.values().forEach(shuffle -> shuffle.thenAccept(Native::detach));
     shuffles.clear();
-    if (service != 0 && driver == null) {
-      Native.close(service);
+    if (service != null && driver == null) {
+      service.thenAccept(Native::close);
     }
-    service = 0;
+    service = null;
   }
 }

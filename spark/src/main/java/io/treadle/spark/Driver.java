@@ -2,11 +2,11 @@ package io.treadle.spark;
 
 import java.io.DataInputStream;
 import java.io.IOException;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
-import java.util.concurrent.ThreadFactory;
-import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.RejectedExecutionException;
 import org.apache.spark.rpc.RpcCallContext;
 import org.apache.spark.rpc.RpcEndpoint;
 import org.apache.spark.rpc.RpcEndpointRef;
@@ -23,31 +23,35 @@ final class Driver implements RpcEndpoint {
 
   private static final Logger LOG = LoggerFactory.getLogger(Driver.class);
 
-  /** A commit keeps a thread while servers compare. Receipts do not wait for commits. */
-  private static final int COMMITTING = 8;
-
+  /** No message keeps one of these threads while servers answer. */
   private static final int LISTENING = 2;
 
   /** How long the end of a shuffle may take. What is late ends with the application. */
   private static final long END_MILLIS = 5_000;
 
-  private final RpcEnv rpcEnv;
   private final Settings settings;
   private final long service;
   private final String master;
   private final long application;
   private final ConcurrentHashMap<Integer, DriverShuffle> shuffles = new ConcurrentHashMap<>();
-  private final ExecutorService committing = Executors.newFixedThreadPool(COMMITTING, daemons());
-  private final ExecutorService listening = Executors.newFixedThreadPool(LISTENING, daemons());
-  private final RpcEndpointRef own;
 
-  private Driver(RpcEnv rpcEnv, Settings settings, long service) {
-    this.rpcEnv = rpcEnv;
+  /** At most one for each shuffle: servers compare while it waits. */
+  private final ExecutorService committing =
+      Executors.newCachedThreadPool(Futures.daemons("treadle-commit"));
+
+  private final ExecutorService listening =
+      Executors.newFixedThreadPool(LISTENING, Futures.daemons("treadle-driver"));
+
+  /** null: executors cannot ask yet. */
+  private RpcEnv rpcEnv;
+
+  private RpcEndpointRef own;
+
+  private Driver(Settings settings, long service) throws ServiceException {
     this.settings = settings;
     this.service = service;
     master = Native.master(service);
     application = Native.application(service);
-    own = rpcEnv.setupEndpoint(NAME, this);
   }
 
   /**
@@ -55,7 +59,7 @@ final class Driver implements RpcEndpoint {
    *
    * @throws IOException if there is no service, or it has no server
    */
-  static Driver start(RpcEnv rpcEnv, Settings settings, String name) throws IOException {
+  static Driver connect(Settings settings, String name) throws IOException {
     long begin = System.nanoTime();
     long most = settings.connectMillis();
     long service =
@@ -77,7 +81,7 @@ final class Driver implements RpcEndpoint {
         }
         Thread.sleep(50);
       }
-      Driver driver = new Driver(rpcEnv, settings, service);
+      Driver driver = new Driver(settings, service);
       started = true;
       LOG.info("The master of this application's shuffles listens at {}", driver.master);
       return driver;
@@ -88,6 +92,14 @@ final class Driver implements RpcEndpoint {
       if (!started) {
         Native.close(service);
       }
+    }
+  }
+
+  /** Lets executors ask. A second time has no effect. */
+  synchronized void listen(RpcEnv env) {
+    if (own == null) {
+      rpcEnv = env;
+      own = env.setupEndpoint(NAME, this);
     }
   }
 
@@ -135,15 +147,19 @@ final class Driver implements RpcEndpoint {
     }
   }
 
-  void close() {
-    rpcEnv.stop(own);
+  synchronized void close() {
+    if (own != null) {
+      rpcEnv.stop(own);
+    }
     committing.shutdownNow();
     listening.shutdownNow();
+    shuffles.values().forEach(DriverShuffle::detach);
+    shuffles.clear();
     Native.close(service);
   }
 
-  /** Answers a message of {@link Messages}. */
-  byte[] answer(byte[] message) throws IOException {
+  /** Answers a message of {@link Messages}. It does not wait for the service. */
+  CompletableFuture<byte[]> answer(byte[] message) throws IOException {
     DataInputStream in = Messages.in(message);
     byte kind = in.readByte();
     int shuffleId = in.readInt();
@@ -153,15 +169,23 @@ final class Driver implements RpcEndpoint {
     }
     switch (kind) {
       case Messages.RECEIPT:
+        int map = in.readInt();
         long mapId = in.readLong();
-        byte[] receipt = new byte[in.readInt()];
+        int length = in.readInt();
+        if (length != in.available()) {
+          throw new IOException("a receipt of " + length + " bytes in " + in.available());
+        }
+        byte[] receipt = new byte[length];
         in.readFully(receipt);
-        shuffle.receipt(mapId, receipt);
-        return new byte[0];
+        shuffle.receipt(map, mapId, receipt);
+        return CompletableFuture.completedFuture(new byte[0]);
       case Messages.GENERATION:
-        return Messages.number(shuffle.generation(in.readInt(), in.readBoolean()));
+        return shuffle
+            .generation(in.readInt(), in.readBoolean(), committing)
+            .thenApply(generation -> Messages.number((int) generation));
       case Messages.REPLACES:
-        return Messages.number(shuffle.replaces(in.readInt()) ? 1 : 0);
+        boolean replaces = shuffle.replaces(in.readInt());
+        return CompletableFuture.completedFuture(Messages.number(replaces ? 1 : 0));
       default:
         throw new IOException("message " + kind + " is of another version of Treadle");
     }
@@ -193,26 +217,35 @@ final class Driver implements RpcEndpoint {
     @Override
     public BoxedUnit apply(Object message) {
       byte[] bytes = (byte[]) message;
-      ExecutorService threads = bytes[0] == Messages.RECEIPT ? listening : committing;
-      threads.execute(
-          () -> {
-            try {
-              context.reply(answer(bytes));
-            } catch (IOException | RuntimeException error) {
-              // Executors may not have the class of the error in the loader that reads it.
-              context.sendFailure(new IOException(error.getMessage()));
-            }
-          });
+      try {
+        listening.execute(() -> answerTo(bytes));
+      } catch (RejectedExecutionException error) {
+        fail(error);
+      }
       return BoxedUnit.UNIT;
     }
-  }
 
-  private static ThreadFactory daemons() {
-    AtomicInteger number = new AtomicInteger();
-    return task -> {
-      Thread thread = new Thread(task, "treadle-driver-" + number.incrementAndGet());
-      thread.setDaemon(true);
-      return thread;
-    };
+    private void answerTo(byte[] message) {
+      try {
+        answer(message)
+            .whenComplete(
+                (answer, error) -> {
+                  if (error == null) {
+                    context.reply(answer);
+                  } else {
+                    fail(Futures.cause(error));
+                  }
+                });
+      } catch (Throwable error) {
+        // An executor that got no answer would wait for it.
+        fail(error);
+      }
+    }
+
+    private void fail(Throwable error) {
+      // Executors may not have the class of the error in the loader that reads it.
+      boolean isOwn = error instanceof IOException;
+      context.sendFailure(new IOException(isOwn ? error.getMessage() : error.toString()));
+    }
   }
 }

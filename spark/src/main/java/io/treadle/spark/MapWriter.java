@@ -69,7 +69,7 @@ abstract class MapWriter<K, V, C> extends ShuffleWriter<K, V> {
     byte[] receipt;
     try {
       receipt = push();
-      driver.ask(Messages.receipt(handle.shuffleId(), mapId, receipt), Interrupt.of(context));
+      driver.ask(message(receipt), Interrupt.of(context));
     } catch (ServiceException.Interrupted error) {
       context.killTaskIfInterrupted();
       throw error;
@@ -83,6 +83,10 @@ abstract class MapWriter<K, V, C> extends ShuffleWriter<K, V> {
     }
     metrics.incBytesWritten(bytes);
     status = Versions.mapStatus(LOCATION, sizes, mapId, Versions.aggregated(checksums));
+  }
+
+  private byte[] message(byte[] receipt) {
+    return Messages.receipt(handle.shuffleId(), context.partitionId(), mapId, receipt);
   }
 
   void wrote(long rows) {
@@ -107,9 +111,14 @@ abstract class MapWriter<K, V, C> extends ShuffleWriter<K, V> {
 
   private byte[] push(boolean mayHaveRun, boolean replaces) throws IOException {
     Interrupt interrupt = Interrupt.of(context);
-    long shuffle = connection.shuffle(handle, interrupt);
     return arena.push(
-        shuffle, context.partitionId(), mayHaveRun, replaces, sizes, timeoutMillis, interrupt);
+        () -> connection.shuffle(handle, interrupt),
+        context.partitionId(),
+        mayHaveRun,
+        replaces,
+        sizes,
+        timeoutMillis,
+        interrupt);
   }
 
   @Override

@@ -21,11 +21,12 @@ final class Messages {
   private Messages() {}
 
   /** What a run of a map has written. The answer is empty: the driver has it. */
-  static byte[] receipt(int shuffleId, long mapId, byte[] receipt) {
+  static byte[] receipt(int shuffleId, int map, long mapId, byte[] receipt) {
     return bytes(
         out -> {
           out.writeByte(RECEIPT);
           out.writeInt(shuffleId);
+          out.writeInt(map);
           out.writeLong(mapId);
           out.writeInt(receipt.length);
           out.write(receipt);

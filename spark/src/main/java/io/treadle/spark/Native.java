@@ -3,8 +3,8 @@ package io.treadle.spark;
 /**
  * The client of the shuffle service in Rust ({@code crates/shuffle/jvm}).
  *
- * <p>Numbers of services, shuffles, arenas and rows are handles. One that was closed is an {@link IllegalStateException}.
- * Calls that wait do so for {@code millis} at most, and end early when {@code interrupt} says so. They fail with a {@link
+ * <p>Numbers of services, shuffles, arenas and rows are handles. One that was closed is a {@link ServiceException.Gone} for
+ * services and shuffles, and an {@link IllegalStateException} for the others. Calls that wait do so for {@code millis} at most, and end early when {@code interrupt} says so. They fail with a {@link
  * ServiceException}.
  */
 final class Native {
@@ -13,6 +13,13 @@ final class Native {
   }
 
   private Native() {}
+
+  /**
+   * Has the library loaded.
+   *
+   * @throws UnsatisfiedLinkError if there is none for this machine
+   */
+  static void load() {}
 
   /**
    * Connects to a service. {@code application}: 0 for an application of its own. {@code settings}: the secret's file, the
@@ -30,15 +37,15 @@ final class Native {
       throws ServiceException;
 
   /** Where the master of the application is. */
-  static native String master(long service);
+  static native String master(long service) throws ServiceException;
 
-  static native long application(long service);
+  static native long application(long service) throws ServiceException;
 
   /** How many servers the master knows. */
   static native int servers(long service, long millis, Interrupt interrupt) throws ServiceException;
 
   /** Whether the connection has ended. */
-  static native boolean over(long service);
+  static native boolean over(long service) throws ServiceException;
 
   static native void close(long service);
 
@@ -59,10 +66,10 @@ final class Native {
       throws ServiceException;
 
   /** The number of a shuffle in the service. */
-  static native long number(long shuffle);
+  static native long number(long shuffle) throws ServiceException;
 
   /** At how many servers each row is. */
-  static native int copies(long shuffle);
+  static native int copies(long shuffle) throws ServiceException;
 
   /** Lets a shuffle go that others use. */
   static native void detach(long shuffle);

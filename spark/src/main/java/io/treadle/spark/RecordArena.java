@@ -75,22 +75,25 @@ final class RecordArena extends MemoryConsumer {
     begun = bytes;
   }
 
-  /** Pushes all rows. See {@link Native#push}. */
+  /**
+   * Pushes all rows. See {@link Native#push}. {@code shuffle} is asked for when there is memory: Spark may take long to find
+   * some, and a connection may end meanwhile.
+   */
   byte[] push(
-      long shuffle,
+      Shuffle shuffle,
       int map,
       boolean again,
       boolean replaces,
       long[] sizes,
       long millis,
       Interrupt interrupt)
-      throws ServiceException {
+      throws IOException {
     // What is pushed is a copy that is sorted. It is made even if Spark has no memory for it.
     long copy = bytes == 0 ? 0 : acquireMemory(bytes);
     peak = Math.max(peak, getUsed());
     try {
       return Native.push(
-          shuffle, map, again, replaces, handle, used, sizes, millis, interrupt);
+          shuffle.handle(), map, again, replaces, handle, used, sizes, millis, interrupt);
     } finally {
       freeMemory(copy);
     }
@@ -152,6 +155,11 @@ final class RecordArena extends MemoryConsumer {
     freeMemory(getUsed());
     context.taskMetrics().incMemoryBytesSpilled(spilled);
     context.taskMetrics().incDiskBytesSpilled(spilled);
+  }
+
+  /** The native shuffle. */
+  interface Shuffle {
+    long handle() throws IOException;
   }
 
   private final class Output extends OutputStream {

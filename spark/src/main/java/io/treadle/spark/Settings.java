@@ -1,5 +1,7 @@
 package io.treadle.spark;
 
+import java.io.File;
+import java.util.Arrays;
 import java.util.Locale;
 import org.apache.spark.SparkConf;
 
@@ -17,10 +19,56 @@ final class Settings {
   static final String TIMEOUT = "spark.treadle.timeout";
   static final String CONNECT_TIMEOUT = "spark.treadle.connectTimeout";
 
+  private static final String[] TLS = {TLS_AUTHORITY, TLS_CERTIFICATE, TLS_KEY};
+
   private final SparkConf conf;
 
   Settings(SparkConf conf) {
     this.conf = conf;
+  }
+
+  /**
+   * Looks at all of them, before anything is started.
+   *
+   * @throws IllegalArgumentException if one is wrong: its name, and what it must be
+   */
+  void check() {
+    for (String file : new String[] {SECRET_FILE, TLS_AUTHORITY, TLS_CERTIFICATE, TLS_KEY}) {
+      checkFile(file);
+    }
+    if (Arrays.stream(TLS).anyMatch(conf::contains)) {
+      for (String file : TLS) {
+        require(conf.contains(file), file, "is not set: give all three of tls, or none");
+      }
+    }
+    insecure();
+    require(copies() == 1 || copies() == 2, COPIES, "is " + copies() + ": it can be 1 or 2");
+    String codec = conf.get(COMPRESSION, "none");
+    boolean isKnown = Arrays.asList("lz4", "zstd", "none").contains(codec);
+    require(isKnown, COMPRESSION, "is " + codec + ": it can be lz4, zstd or none");
+    require(timeoutMillis() > 0, TIMEOUT, "is less than a second");
+    require(connectMillis() > 0, CONNECT_TIMEOUT, "is less than a second");
+  }
+
+  private void checkFile(String setting) {
+    String file = conf.get(setting, null);
+    if (file == null) {
+      return;
+    }
+    // Spark shows values of settings, so that the text says no more than the name.
+    require(
+        !file.contains("-----BEGIN"),
+        setting,
+        "is the text of a certificate or of a key, which Spark would show: give the name of a file");
+    File named = new File(file);
+    boolean isReadable = named.canRead() && !named.isDirectory();
+    require(isReadable, setting, "is " + file + ": there is no file that can be read");
+  }
+
+  private static void require(boolean is, String setting, String otherwise) {
+    if (!is) {
+      throw new IllegalArgumentException(setting + " " + otherwise);
+    }
   }
 
   /** The address of the registry; null: none is set. */
@@ -55,6 +103,11 @@ final class Settings {
   /** How long the driver waits for the service before it takes stock's shuffles. */
   long connectMillis() {
     return 1000 * conf.getTimeAsSeconds(CONNECT_TIMEOUT, "30s");
+  }
+
+  /** Whether executors come and go. */
+  boolean isDynamic() {
+    return conf.getBoolean("spark.dynamicAllocation.enabled", false);
   }
 
   boolean encrypts() {

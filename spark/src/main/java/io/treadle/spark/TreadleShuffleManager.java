@@ -47,9 +47,37 @@ public class TreadleShuffleManager extends SortShuffleManager {
     this.isDriver = isDriver;
     settings = new Settings(conf);
     if (isDriver) {
+      settings.check();
       Reliability.begin();
-      configure();
+      refusal = refused();
+      if (refusal == null) {
+        configure();
+      }
     }
+  }
+
+  /** Why no shuffle can be at the service, as far as it is known now; null: nothing is in the way. */
+  private String refused() {
+    if (settings.servers() == null) {
+      return Settings.SERVERS + " is not set: it is the address of treadle shuffle-master";
+    }
+    if (settings.hasOldFetchProtocol()) {
+      return "spark.shuffle.useOldFetchProtocol names no runs of maps";
+    }
+    try {
+      Native.load();
+      if (settings.isDynamic()) {
+        // With what is set then, files of idle executors would be lost.
+        driver = Driver.connect(settings, name());
+      }
+    } catch (IOException | LinkageError error) {
+      return error.getMessage();
+    }
+    return null;
+  }
+
+  private String name() {
+    return conf.get("spark.app.name", "spark");
   }
 
   /** Sets what follows from the service, before Spark reads it. */
@@ -58,11 +86,6 @@ public class TreadleShuffleManager extends SortShuffleManager {
     set("spark.dynamicAllocation.shuffleTracking.enabled", "false", "idle executors may go");
     set("spark.sql.adaptive.localShuffleReader.enabled", "false", "rows of a map are not side by side");
     set("spark.shuffle.push.enabled", "false", "rows are merged at the servers");
-    if (settings.servers() == null) {
-      refusal = Settings.SERVERS + " is not set: it is the address of treadle shuffle-master";
-    } else if (settings.hasOldFetchProtocol()) {
-      refusal = "spark.shuffle.useOldFetchProtocol names no runs of maps";
-    }
   }
 
   private void set(String key, String value, String why) {
@@ -103,7 +126,7 @@ public class TreadleShuffleManager extends SortShuffleManager {
     Driver driver = driver();
     boolean hasRecords =
         dependency.serializer().supportsRelocationOfSerializedObjects() && !settings.encrypts();
-    String name = conf.get("spark.app.name", "spark") + "/" + shuffleId;
+    String name = name() + "/" + shuffleId;
     String codec = hasRecords ? settings.codec() : null;
     long number = driver.register(shuffleId, name, maps, partitions, codec);
     numbers.put(shuffleId, number);
@@ -111,31 +134,32 @@ public class TreadleShuffleManager extends SortShuffleManager {
         shuffleId, dependency, driver.master(), driver.application(), number, maps, hasRecords);
   }
 
-  /** The driver's part, which starts with the first shuffle. If it cannot, no later shuffle waits for it again. */
+  /** The driver's part, which starts with the first shuffle, or before. If it cannot, no later shuffle waits for it again. */
   private synchronized Driver driver() throws IOException {
     if (refusal != null) {
       throw new IOException(refusal);
     }
     if (driver == null) {
       try {
-        String name = conf.get("spark.app.name", "spark");
-        driver = Driver.start(SparkEnv.get().rpcEnv(), settings, name);
+        driver = Driver.connect(settings, name());
       } catch (IOException | LinkageError error) {
         refusal = error.getMessage();
         throw error;
       }
     }
+    driver.listen(SparkEnv.get().rpcEnv());
     return driver;
   }
 
   private synchronized Connection connection() {
     if (connection == null) {
       SparkEnv env = SparkEnv.get();
-      String name = conf.get("spark.app.name", "spark") + "-" + env.executorId();
-      connection = new Connection(settings, name, driver);
+      connection = new Connection(settings, name() + "-" + env.executorId(), driver);
       if (driver != null) {
         Driver own = driver;
-        link = (message, interrupt) -> own.answer(message);
+        link =
+            (message, interrupt) ->
+                Futures.await(own.answer(message), interrupt, "asking the driver");
       } else {
         link = new RemoteDriver(conf, env.rpcEnv(), settings.timeoutMillis());
       }

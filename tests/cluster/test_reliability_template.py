@@ -69,7 +69,9 @@ def test_one_worker_is_started_by_itself(new_client):
     assert client.submit(os.getppid).result(SOON) == os.getpid()
 
 
-def test_the_next_cluster_is_forked_from_the_same_process(new_client):
+def test_the_next_cluster_is_forked_from_the_same_process(new_client, monkeypatch):
+    _templates.release()
+    monkeypatch.setattr(_template, "_IDLE", SOON)
     first = new_client(workers=2, threads_per_worker=1)
     first.wait_for_workers(2, timeout=SOON)
     (template,) = parents(first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -22,14 +23,14 @@ __all__ = ["Forked", "Template"]
 _LARGEST = 4096
 # Seconds for the template to import what workers need.
 _PATIENCE = 60.0
-# Seconds that it waits for a next worker while it has none.
-_IDLE = 30.0
+# Seconds that it waits for a next worker while it has none. distributed's tests wait five for threads to end.
+_IDLE = 1.0
 
 
 class Template:
     """``treadle template``, which has imported what a worker needs before it is one.
 
-    Linux only. It ends when it has had no worker for half a minute.
+    Linux only. It ends when it has had no worker for a second.
 
     Parameters
     ----------
@@ -41,7 +42,6 @@ class Template:
 
     def __init__(self, command: Sequence[str], **options: Any) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._channel.settimeout(_IDLE)
         withhold(self._channel)
         with theirs:
             self._process = subprocess.Popen(
@@ -114,11 +114,11 @@ class Template:
         self._channel.close()
 
     def _receive(self) -> bytes:
-        while True:
-            try:
-                return self._channel.recv(_LARGEST)
-            except TimeoutError:
-                self._end_if_idle()
+        poller = select.poll()
+        poller.register(self._channel, select.POLLIN)
+        while not poller.poll(1000 * _IDLE):
+            self._end_if_idle()
+        return self._channel.recv(_LARGEST)
 
     def _end_if_idle(self) -> None:
         with self._lock:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import threading
 import time
@@ -28,37 +26,9 @@ SMALL, LONG = (16_000, 48), (64, 4)
 PHASE, EDGE = 15.0, 3.0
 
 
-class Application:
-    """A process that has written its shuffle, and reads in phases when it is told to."""
-
-    def __init__(self, address: str, shape: tuple[int, int], application: int) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, address, *map(str, shape), str(application)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-
-    def said(self) -> Any:
-        assert self._process.stdout is not None
-        return json.loads(self._process.stdout.readline())
-
-    def begin(self, seconds: float) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{seconds}\n")
-        self._process.stdin.flush()
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
-
-
 def measure(quick: bool) -> Iterator[Figure]:
     """Yield the figures."""
+    from application import Application
     from jobs import service
     from slow_disk import slow_reads
 
@@ -67,7 +37,7 @@ def measure(quick: bool) -> Iterator[Figure]:
     with service(MEMORY, servers=1) as (running, folder), ExitStack() as stack:
 
         def start(shape: tuple[int, int], application: int) -> Application:
-            started = Application(running.address, shape, application)
+            started = Application(__file__, running.address, *shape, application)
             stack.callback(started.end)
             assert started.said() == "ready"
             return started

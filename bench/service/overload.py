@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import sys
 import threading
 import time
@@ -35,37 +33,9 @@ CALM, NORMAL = 10.0, 1.5
 PAUSE = 0.1
 
 
-class Application:
-    """A process that has written its shuffle, and waits to be told to read."""
-
-    def __init__(self, address: str, priority: int, *times: float) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, address, str(priority), *map(str, times)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-
-    def said(self) -> Any:
-        assert self._process.stdout is not None
-        return json.loads(self._process.stdout.readline())
-
-    def begin(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
-
-
 def measure(quick: bool) -> Iterator[Figure]:
     """Yield the figures."""
+    from application import Application
     from jobs import service
     from slow_disk import slow_reads
 
@@ -73,7 +43,7 @@ def measure(quick: bool) -> Iterator[Figure]:
     with service(MEMORY) as (running, folder), ExitStack() as stack:
 
         def start(priority: int, *times: float) -> Application:
-            application = Application(running.address, priority, *times)
+            application = Application(__file__, running.address, priority, *times)
             stack.callback(application.end)
             return application
 

@@ -83,7 +83,7 @@ def test_a_scheduler_that_takes_long_to_look_is_asked_rarely(
     monkeypatch.setattr(_progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
     counts = _progress.Counts(client, [future._state])
     for _ in range(200):
-        assert [row.total for row in counts.look()] == [1]
+        assert [row.total for row in counts.look().rows] == [1]
         now[0] += 0.1
     # In twenty seconds and as long as it took.
     assert len(asked) == 3

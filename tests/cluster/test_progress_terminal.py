@@ -9,7 +9,7 @@ import pytest
 
 import treadle
 from client_support import AGAINST, inc
-from treadle.client._progress import Moved, Row, _drawing
+from treadle.client._progress import Counts, Moved, Row, _drawing
 
 pytest.importorskip("rich")
 pytestmark = pytest.mark.skipif(AGAINST == "distributed", reason="it is Treadle's own")
@@ -52,3 +52,18 @@ def test_keys_are_shown_as_they_are(client: treadle.Client, terminal: Terminal) 
     treadle.progress(futures, notebook=False, file=terminal)
     for name in NAMES:
         assert f"{name} " in terminal.text
+
+
+def test_a_value_that_is_lost_is_waited_for_again(client: treadle.Client) -> None:
+    futures = client.map(inc, range(3))
+    treadle.wait(futures)
+    states = [future._state for future in futures]
+    counts = Counts(client, states)
+    assert counts.look().waiting == 0
+    assert counts.finished
+    # What its client is told when the worker that had the value is gone.
+    states[1].lose()
+    assert not counts.finished
+    look = counts.look()
+    assert look.waiting == 1
+    assert [(row.done, row.total) for row in look.rows] == [(2, 3)]

@@ -38,6 +38,8 @@ _TIMES = 10.0
 _ROWS = 50
 _WIDTH = 40
 _DONE = ("memory", "released", "failed", "forgotten")
+# The states of a future whose value is still to come.
+_WAITING = ("pending", "lost")
 # The function of the tasks that wait for the rows of a shuffle.
 _BARRIER = "p2p_barrier"
 # The first characters of a shuffle's name that are shown.
@@ -54,7 +56,10 @@ class Row(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """How many bytes of the rows of a shuffle are where they are read."""
+    """How many bytes of the rows of a shuffle are where they are read.
+
+    The expected bytes are an estimate until all inputs have been transferred.
+    """
 
     name: str
     bytes: int
@@ -62,6 +67,17 @@ class Moved(NamedTuple):
 
     def __str__(self) -> str:
         return f"{format_bytes(self.bytes)} of {format_bytes(self.expected)}"
+
+
+class Look(NamedTuple):
+    """What one look at futures has seen."""
+
+    #: One for each function, in the order in which they were first seen.
+    rows: list[Row]
+    #: The shuffles that were seen, the first one first.
+    moved: list[Moved]
+    #: The futures that wait for a value. Without any, the look shows the end.
+    waiting: int
 
 
 class Counts:
@@ -73,14 +89,13 @@ class Counts:
 
     def __init__(self, client: Client, states: list[State]) -> None:
         self._client = client
-        self._pending = states
+        self._states = states
         self._totals: dict[str, int] = {}
         self._ask = len(states) <= _MOST
         self._keys: list[Hashable] = [state.key for state in states]
         # What the scheduler said last, and when to ask it again.
         self._found: dict[str, dict[str, int]] = {}
         self._next = 0.0
-        self._failed: dict[str, int] = {}
         self._shuffles: dict[str, Moved] = {}
         for state in states:
             name = prefix_of(state.key)
@@ -89,38 +104,28 @@ class Counts:
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing more to come."""
-        return all(state.status not in ("pending", "lost") for state in self._pending)
+        """Whether there is nothing more to come: a value that is lost is made again."""
+        return not any(state.status in _WAITING for state in self._states)
 
-    @property
-    def moved(self) -> list[Moved]:
-        """The shuffles that were seen, the first one first.
-
-        The expected bytes are an estimate until all inputs have been transferred.
-        """
-        return list(self._shuffles.values())
-
-    def look(self) -> list[Row]:
-        """Return how far each function is, in the order in which they were first seen."""
+    def look(self) -> Look:
+        """Return how far the futures are: all from one reading of their states."""
         waiting: dict[str, int] = {}
-        still = []
-        for state in self._pending:
-            if state.status in ("pending", "lost"):
-                still.append(state)
+        failed: dict[str, int] = {}
+        for state in self._states:
+            counted = waiting if state.status in _WAITING else failed
+            if counted is waiting or state.status == "error":
                 name = prefix_of(state.key)
-                waiting[name] = waiting.get(name, 0) + 1
-            elif state.status == "error":
-                name = prefix_of(state.key)
-                self._failed[name] = self._failed.get(name, 0) + 1
-        self._pending = still
-        if self._ask and still:
-            self._ask_scheduler(waiting)
-        elif not still:
+                counted[name] = counted.get(name, 0) + 1
+        futures = sum(waiting.values())
+        if not futures:
             self._see([])
-        return [
-            Row(name, max(0, total - waiting.get(name, 0)), total, self._failed.get(name, 0))
+        elif self._ask:
+            self._ask_scheduler(waiting)
+        rows = [
+            Row(name, max(0, total - waiting.get(name, 0)), total, failed.get(name, 0))
             for name, total in self._totals.items()
         ]
+        return Look(rows, list(self._shuffles.values()), futures)
 
     def _see(self, shuffles: Iterable[dict[str, Any]]) -> None:
         """Note the shuffles that run. Those that were seen and are not among them have ended."""
@@ -197,11 +202,9 @@ def progress(
         raise RuntimeError("progress() waits: in a coroutine, await the futures instead")
     with _drawing(file or sys.stdout) as draw:
         while True:
-            # Asked first: what ends after that is drawn in the next turn.
-            is_over = counts.finished
-            rows = counts.look()
-            draw(rows, counts.moved, time.monotonic() - counts.began)
-            if is_over:
+            look = counts.look()
+            draw(look.rows, look.moved, time.monotonic() - counts.began)
+            if not look.waiting:
                 break
             with suppress(_distributed.TimeoutError):
                 client._block(lambda: counts.finished, seconds)
@@ -291,23 +294,28 @@ class NotebookProgress:
             return
 
         def keep_drawing() -> None:
-            while not self._counts.finished:
+            waiting = True
+            while waiting:
                 time.sleep(self._interval)
-                handle.update(HTML(self._repr_html_()))
-            handle.update(HTML(self._repr_html_()))
+                look = self._counts.look()
+                waiting = bool(look.waiting)
+                handle.update(HTML(self._html(look)))
 
         threading.Thread(target=keep_drawing, name="treadle-progress", daemon=True).start()
 
     def _repr_html_(self) -> str:
+        return self._html(self._counts.look())
+
+    def _html(self, look: Look) -> str:
         rows = []
-        for row in _shortened(self._counts.look()):
+        for row in _shortened(look.rows):
             failed = f" <span style='color:#c00'>{row.failed} failed</span>" if row.failed else ""
             rows.append(
                 f"<tr><td>{html.escape(row.name)}</td>"
                 f"<td><progress max='{row.total}' value='{row.done}'></progress></td>"
                 f"<td>{row.done} / {row.total}{failed}</td></tr>"
             )
-        for one in self._counts.moved:
+        for one in look.moved:
             rows.append(
                 f"<tr><td>{html.escape(one.name)}</td>"
                 f"<td><progress max='{one.expected}' value='{one.bytes}'></progress></td>"

@@ -144,15 +144,13 @@ def progress(client: treadle.Client, futures: list[Any]) -> Iterator[Progress]:
     """Look at futures, and at the tasks that they are computed from, until they are done."""
     states = [future._state for future in futures]
     counts = Counts(client, states)
-    finished = False
-    while not finished:
-        finished = counts.finished
-        rows = counts.look()
-        ready = sum(state.status == "finished" for state in states)
-        done, total = sum(row.done for row in rows), sum(row.total for row in rows)
-        yield Progress(done, total, ready, len(states))
-        if not finished:
-            time.sleep(_LOOK)
+    while True:
+        look = counts.look()
+        done, total = sum(row.done for row in look.rows), sum(row.total for row in look.rows)
+        yield Progress(done, total, len(states) - look.waiting, len(states))
+        if not look.waiting:
+            return
+        time.sleep(_LOOK)
 
 
 def loss_of(events: list[dict[str, Any]], process: int) -> Loss:

@@ -11,6 +11,7 @@ use treadle_reactor::thread::lock;
 use super::health;
 use super::inner::Inner;
 use super::parker::Parker;
+use super::recording;
 
 /// While executors are busy it takes in what the scheduler says, and sends what they leave, at most so
 /// often: all of a burst at once.
@@ -42,6 +43,9 @@ pub(super) fn control(worker: &Weak<Inner>, parker: &Parker) {
             inner.drain(0);
         }
         if told.elapsed() > health::EVERY || inner.is_news.swap(false, Ordering::AcqRel) {
+            if told.elapsed() > health::EVERY {
+                recording::send(&inner, false);
+            }
             told = Instant::now();
             health::tell(&inner, &mut watch);
         }

@@ -52,6 +52,10 @@ pub struct Shuffle {
     pub partitions: u64,
     /// Bytes of the largest one; 0: not known.
     pub largest: u64,
+    /// Servers that hold partitions.
+    pub servers: u64,
+    /// Servers that were lost with some.
+    pub losses: u64,
 }
 
 /// What happened.
@@ -68,6 +72,8 @@ pub enum Event<'a> {
         version: String,
         /// When.
         unix: u64,
+        /// What the scheduler's clock showed then, on which workers align theirs.
+        clock: u64,
     },
     /// A worker has joined.
     Joined {
@@ -152,12 +158,14 @@ impl Event<'_> {
                 id,
                 version,
                 unix,
+                clock,
             } => {
                 into.push(0);
                 for text in [address, id, version] {
                     put_text(text, into);
                 }
                 put(*unix, into);
+                put(*clock, into);
             }
             Self::Joined {
                 worker,
@@ -249,7 +257,14 @@ impl Event<'_> {
             Self::Shuffle(shuffle) => {
                 into.push(9);
                 put_text(&shuffle.name, into);
-                for number in [shuffle.bytes, shuffle.partitions, shuffle.largest] {
+                let numbers = [
+                    shuffle.bytes,
+                    shuffle.partitions,
+                    shuffle.largest,
+                    shuffle.servers,
+                    shuffle.losses,
+                ];
+                for number in numbers {
                     put(number, into);
                 }
             }
@@ -271,6 +286,7 @@ impl<'a> Event<'a> {
                 id: reader.string()?,
                 version: reader.string()?,
                 unix: reader.number()?,
+                clock: reader.number()?,
             },
             1 => Self::Joined {
                 worker: worker(reader)?,
@@ -315,6 +331,8 @@ impl<'a> Event<'a> {
                 bytes: reader.number()?,
                 partitions: reader.number()?,
                 largest: reader.number()?,
+                servers: reader.number()?,
+                losses: reader.number()?,
             }),
             _ => return Err(Malformed(0)),
         };
@@ -361,6 +379,7 @@ mod tests {
                 id: "Scheduler-1".into(),
                 version: "0.1".into(),
                 unix: 1_700_000_000_000_000,
+                clock: 5,
             },
             Event::Joined {
                 worker,
@@ -410,6 +429,8 @@ mod tests {
                 bytes: 1,
                 partitions: 2,
                 largest: 3,
+                servers: 4,
+                losses: 5,
             }),
         ];
         for event in events {

@@ -130,10 +130,6 @@ impl Groups {
         self.groups.get(usize::from(number))
     }
 
-    pub(crate) fn find(&self, name: &str) -> Option<u16> {
-        self.by_name.get(name).copied()
-    }
-
     pub(crate) fn name(&self, number: u16) -> &str {
         self.get(number).map_or(OTHERS, |group| &group.name)
     }

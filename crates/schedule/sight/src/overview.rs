@@ -179,6 +179,8 @@ pub struct ShuffleRow {
     pub partitions: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub largest: Option<u64>,
+    pub servers: u64,
+    pub losses: u64,
 }
 
 /// What went from which worker to which: rows are those that had the values.

@@ -89,6 +89,8 @@ pub struct Sight {
     shuffles: VecDeque<Shuffle>,
     cluster: Cluster,
     began: Option<f64>,
+    /// What the scheduler's clock showed at time 0.
+    clock: u64,
     tasks: Option<Tasks>,
     /// The latest time of which anything is known.
     now: u64,
@@ -112,6 +114,7 @@ impl Sight {
             shuffles: VecDeque::new(),
             cluster: Cluster::default(),
             began: None,
+            clock: 0,
             tasks: None,
             now: 0,
             lost: 0,
@@ -133,7 +136,9 @@ impl Sight {
                 id,
                 version,
                 unix,
+                clock,
             } => {
+                self.clock = *clock;
                 self.cluster = Cluster {
                     address: address.clone(),
                     id: id.clone(),
@@ -301,7 +306,8 @@ impl Sight {
     /// A time of a worker's, on the scheduler's clock. What did not come to pass yet ends now.
     #[inline]
     fn aligned(&self, time: u64, offset: i64) -> u64 {
-        time.saturating_add_signed(offset).min(self.now)
+        let theirs = time.saturating_add_signed(offset);
+        theirs.saturating_sub(self.clock).min(self.now)
     }
 
     #[inline]
@@ -417,21 +423,11 @@ impl Sight {
         }
     }
 
-    /// The number of a group of this name.
-    pub fn group(&self, name: &str) -> Option<u16> {
-        self.groups.find(name)
-    }
-
-    /// Values of tasks of groups of which it is not known what they read: whoever knows the tasks may say
-    /// so, with [`Event::Inputs`].
-    pub fn unread(&self, most: usize) -> Vec<(String, ObjectId)> {
-        let groups = self
-            .groups
-            .iter()
-            .filter(|(_, group)| group.inputs.is_empty() && group.longest > 0);
-        let groups =
-            groups.map(|(_, group)| (group.name.clone(), ObjectId::from_u64(group.longest_object)));
-        groups.take(most).collect()
+    /// The number of the task of a key, by its text, if its key was kept.
+    pub fn task(&self, key: &str) -> Option<u32> {
+        let mut keys = self.keys.keys.iter().rev();
+        let found = keys.find(|(_, own)| readable(own) == key);
+        found.map(|(object, _)| ObjectId::from_u64(*object).task.0)
     }
 
     /// What is seen first; `live`: whether the cluster is there.
@@ -726,6 +722,8 @@ fn shuffle_row(shuffle: &Shuffle) -> ShuffleRow {
         bytes: shuffle.bytes,
         partitions: shuffle.partitions,
         largest: (shuffle.largest > 0).then_some(shuffle.largest),
+        servers: shuffle.servers,
+        losses: shuffle.losses,
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use tracing::{debug, error, warn};
-use treadle_host::pages::Reply;
 use treadle_gateway::{Core, Effect, Effects, Event, Node, error_text};
+use treadle_host::pages::Reply;
 use treadle_messages::{Answer, Call, FromClient, FromWorker, Leave, ToClient, ToWorker, Welcome};
 use treadle_net::{NetError, Peer};
 use treadle_reactor::awake;

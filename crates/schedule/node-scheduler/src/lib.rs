@@ -37,8 +37,8 @@ use treadle_schedule_wire::NodeError;
 use treadle_scheduler::Config;
 
 use mailbox::Mailbox;
-pub use sight::{History, HistoryError, Options as Sight};
 use sight::SightThread;
+pub use sight::{History, HistoryError, Options as Sight};
 
 /// Settings of a scheduler.
 #[derive(Clone, Debug)]

@@ -8,6 +8,7 @@ use treadle_messages::{Batch, Call};
 use treadle_reactor::clock;
 use treadle_schedule_wire::trace::SIGHT;
 use treadle_scheduler::State;
+use treadle_shuffle_history::Trouble;
 use treadle_sight::{Event, Shuffle, Snapshot, SpanRow, WorkerState};
 use treadle_types::{Cause, ClientId, Failure, ObjectId, TaskId, Value, WorkerId, keys};
 
@@ -22,16 +23,15 @@ const MOST_SHUFFLES: usize = 32;
 /// Inputs and places of a task that are named.
 const MOST_NAMED: usize = 50;
 
-/// The number of a shuffle server's trouble is not told apart.
-fn is_loss(trouble: &treadle_shuffle_history::Trouble) -> bool {
-    matches!(trouble, treadle_shuffle_history::Trouble::Lost(_))
-}
-
 impl Hub {
     /// Whether this is what a worker recorded: then it is left for whoever watches, unread. The answer is
     /// the clock.
     #[inline]
-    pub(super) fn take_records(&mut self, asker: Node, call: &Call) -> Option<Result<Value, OperationError>> {
+    pub(super) fn take_records(
+        &mut self,
+        asker: Node,
+        call: &Call,
+    ) -> Option<Result<Value, OperationError>> {
         if call.operation != SIGHT {
             return None;
         }
@@ -39,7 +39,9 @@ impl Hub {
             return Some(Err(OperationError::Invalid("sight: only workers record")));
         };
         let Some(sight) = &self.sight else {
-            return Some(Err(OperationError::Invalid("sight: nothing is recorded here")));
+            return Some(Err(OperationError::Invalid(
+                "sight: nothing is recorded here",
+            )));
         };
         let now = clock::monotonic();
         sight.batch(worker, call.argument.clone());
@@ -112,7 +114,9 @@ impl Hub {
         let workers = self.core.workers().filter_map(|node| {
             let view = scheduler.worker(node.id)?;
             let health = view.health();
-            let status = STATUSES.iter().position(|(known, _)| *known == view.status());
+            let status = STATUSES
+                .iter()
+                .position(|(known, _)| *known == view.status());
             Some(WorkerState {
                 worker: node.id.0,
                 status: status.unwrap_or(0) as u8,
@@ -132,7 +136,8 @@ impl Hub {
             let tally = record.committed.unwrap_or(record.moved);
             let sizes = record.sizes.as_ref();
             let largest = sizes.and_then(|sizes| sizes.largest.first());
-            let losses = record.troubles.iter().filter(|(_, trouble)| is_loss(trouble));
+            let losses = record.troubles.iter();
+            let losses = losses.filter(|(_, trouble)| matches!(trouble, Trouble::Lost(_)));
             sight.event(Event::Shuffle(Shuffle {
                 name: name.to_owned(),
                 bytes: tally.bytes,
@@ -157,7 +162,9 @@ impl Hub {
     /// What is known of the task of a key, by its text.
     pub(super) fn facts_of(&self, text: &str) -> Option<Facts> {
         let found = keys::parse(text).into_iter();
-        let task = found.filter_map(|key| self.core.task(&key.to_bytes())).next()?;
+        let task = found
+            .filter_map(|key| self.core.task(&key.to_bytes()))
+            .next()?;
         let scheduler = self.core.scheduler();
         let view = scheduler.task(task)?;
         let name = |worker: WorkerId| {
@@ -166,7 +173,10 @@ impl Hub {
         };
         let places = view.holders().chain(view.worker()).take(MOST_NAMED);
         let started = self.core.settings().started;
-        let steps = scheduler.story(task).into_iter().map(|step| Step {
+        let story = scheduler.story(task);
+        let sent = story.iter().filter(|step| step.state == State::Assigned);
+        let runs = sent.count().max(1) as u32;
+        let steps = story.into_iter().map(|step| Step {
             time: (started + step.time).as_secs_f64(),
             state: step.state.name(),
             worker: step.worker.and_then(name),
@@ -177,7 +187,8 @@ impl Hub {
         };
         Some(Facts {
             key: self.text_of(task).unwrap_or_default(),
-            task: task.0,
+            object: view.object().to_u64(),
+            runs,
             state: view.state().name(),
             workers: places.filter_map(name).collect(),
             story: steps.collect(),
@@ -191,8 +202,7 @@ impl Hub {
     pub(super) fn key_of_span(&self, span: &mut SpanRow) -> Vec<String> {
         let object = ObjectId::from_u64(span.object);
         let view = self.core.scheduler().task(object.task);
-        let view = view.filter(|view| object.attempt <= view.attempt());
-        // A number that was used again has an attempt of its own: what is between is nobody's.
+        // A number that was used again goes on with the attempts.
         let Some(view) = view.filter(|view| view.attempt() == object.attempt) else {
             return Vec::new();
         };

@@ -22,6 +22,7 @@ const LOOK_IDLE: Duration = health::LOOK;
 /// Looks after a worker until it is over.
 pub(super) fn control(worker: &Weak<Inner>, parker: &Parker) {
     let mut told = Instant::now();
+    let mut has_begun = false;
     let mut looked = Instant::now();
     let mut looks = health::Looks::default();
     let mut watch = health::Watch::default();
@@ -43,7 +44,9 @@ pub(super) fn control(worker: &Weak<Inner>, parker: &Parker) {
             inner.drain(0);
         }
         if told.elapsed() > health::EVERY || inner.is_news.swap(false, Ordering::AcqRel) {
-            if told.elapsed() > health::EVERY {
+            // The first one asks for the time.
+            if !has_begun || told.elapsed() > health::EVERY {
+                has_begun = true;
                 recording::send(&inner, false);
             }
             told = Instant::now();

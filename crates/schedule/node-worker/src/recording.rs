@@ -232,7 +232,10 @@ impl State {
             processor,
         };
         let names = mem::take(&mut self.fresh);
-        let names: Vec<(u32, &str)> = names.iter().map(|(number, name)| (*number, &**name)).collect();
+        let names: Vec<(u32, &str)> = names
+            .iter()
+            .map(|(number, name)| (*number, &**name))
+            .collect();
         let keys = mem::take(&mut self.keys);
         let keys: Vec<(u64, &[u8])> = keys.iter().map(|(object, key)| (*object, &**key)).collect();
         let count = self.records.len().min(IN_BATCH);
@@ -308,7 +311,7 @@ pub(super) fn send(inner: &Inner, is_last: bool) {
     }
     // The first one says nothing: what it measures is needed for the others.
     let knows_clock = state.clock.offset.is_some();
-    if !knows_clock && state.sent.0 > 0 && state.unanswered < UNANSWERED {
+    if !knows_clock && (is_last || state.sent.0 > 0 && state.unanswered < UNANSWERED) {
         state.unanswered += 1;
         return;
     }
@@ -320,7 +323,7 @@ pub(super) fn send(inner: &Inner, is_last: bool) {
         }
     }
     loop {
-        let (bytes, more) = match knows_clock || is_last {
+        let (bytes, more) = match knows_clock {
             true => state.batch(processor),
             false => {
                 let none = [].into_iter();
@@ -407,7 +410,10 @@ mod tests {
         let recorder = Recorder::default();
         let key = Bytes::from(Value::str("inc-1").to_bytes());
         recorder.ran(&timed(1), &key);
-        let long = Timed { ended: 2 + LONG, ..timed(2) };
+        let long = Timed {
+            ended: 2 + LONG,
+            ..timed(2)
+        };
         recorder.ran(&long, &key);
         let (bytes, _) = lock(&recorder.state).batch(0);
         let batch = Batch::decode(&bytes).unwrap();

@@ -12,7 +12,7 @@
 //! | `groups`, `workers`, `series`, `transfers` | aggregates, each with a fixed bound |
 //! | `picture` | spans reduced to what pixels show |
 //! | `overview`, `verdicts` | the answers, and what they prove |
-//! | `history` | the format of the file |
+//! | `history`, `reader` | the format of the file, and reading bytes of anybody's |
 //! | `sight` | all of it together |
 //!
 //! The crate is pure: no IO, no clock, no threads, no randomness. Times are nanoseconds since the start

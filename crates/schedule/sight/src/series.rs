@@ -63,7 +63,7 @@ impl Times {
     pub(crate) fn new() -> Self {
         Self {
             recent: vec![Step::default(); SECONDS],
-            end: SECONDS as u64,
+            end: 1,
             whole: Vec::new(),
             step: 1,
         }
@@ -176,6 +176,18 @@ mod tests {
         let tasks: u64 = whole.iter().map(|step| step.tasks).sum();
         assert_eq!(tasks, seconds);
         assert!(times.recent().all(|step| step.tasks == 1));
+    }
+
+    #[test]
+    fn the_last_of_the_seconds_is_now() {
+        let mut times = Times::new();
+        times.add(5, &one());
+        times.advance(3 * SECOND + 1);
+        times.add(3 * SECOND, &one());
+        let tasks: Vec<u64> = times.recent().map(|step| step.tasks).collect();
+        assert_eq!(tasks[SECONDS - 4..], [1, 0, 0, 1]);
+        assert_eq!(tasks[..SECONDS - 4].iter().sum::<u64>(), 0);
+        assert_eq!(times.to(), 4 * SECOND);
     }
 
     #[test]

@@ -392,11 +392,17 @@ impl Sight {
         spans.min_by_key(distance).map(|span| self.span_row(span))
     }
 
-    /// The spans of a task, by the number of its value; the latest `most` of them.
-    pub fn spans_of(&self, task: u32, most: usize) -> Vec<SpanRow> {
-        let spans = self.ring.within(0, u64::MAX).rev();
-        let spans =
-            spans.filter(|span| span.object().task.0 == task && span.kind() != Kind::Shuffle);
+    /// The latest spans, at most so many, of the task that has this value: its number may have been another's
+    /// before, so those of `runs` attempts, of which this is the last.
+    pub fn spans_of(&self, object: ObjectId, runs: u32, most: usize) -> Vec<SpanRow> {
+        let first = object.attempt.0.saturating_sub(runs.saturating_sub(1));
+        let is_own = |span: &&Span| {
+            let own = span.object();
+            own.task == object.task
+                && (first..=object.attempt.0).contains(&own.attempt.0)
+                && span.kind() != Kind::Shuffle
+        };
+        let spans = self.ring.within(0, u64::MAX).rev().filter(is_own);
         spans.take(most).map(|span| self.span_row(span)).collect()
     }
 
@@ -423,11 +429,11 @@ impl Sight {
         }
     }
 
-    /// The number of the task of a key, by its text, if its key was kept.
-    pub fn task(&self, key: &str) -> Option<u32> {
+    /// The value of the task of a key, by its text, if its key was kept.
+    pub fn object_of(&self, key: &str) -> Option<ObjectId> {
         let mut keys = self.keys.keys.iter().rev();
         let found = keys.find(|(_, own)| readable(own) == key);
-        found.map(|(object, _)| ObjectId::from_u64(*object).task.0)
+        found.map(|(object, _)| ObjectId::from_u64(*object))
     }
 
     /// What is seen first; `live`: whether the cluster is there.
@@ -624,7 +630,7 @@ impl Sight {
                 median: seconds(group.median()),
                 max: seconds(group.longest),
                 extent: seconds(group.to.saturating_sub(group.from)),
-                longest: self.keys.get(group.longest_object),
+                longest: group.longest_object,
             })
             .collect();
         facts.workers = self.worker_facts();
@@ -644,7 +650,11 @@ impl Sight {
                 largest: shuffle.largest,
             })
             .collect();
-        judge(&facts)
+        let mut verdicts = judge(&facts);
+        for place in verdicts.iter_mut().map(|verdict| &mut verdict.place) {
+            place.key = place.longest.and_then(|object| self.keys.get(object));
+        }
+        verdicts
     }
 
     fn worker_facts(&self) -> Vec<WorkerFacts> {

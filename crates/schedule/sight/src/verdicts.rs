@@ -23,6 +23,10 @@ pub struct Where {
     pub group: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<u32>,
+    /// The value of the task.
+    #[serde(skip)]
+    pub longest: Option<u64>,
+    /// Its key, as far as it was kept: whoever asked fills it in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
@@ -51,8 +55,8 @@ pub struct GroupFacts {
     pub max: f64,
     /// From the beginning of the first to the end of the last.
     pub extent: f64,
-    /// The key of the task that took longest, if it is known.
-    pub longest: Option<String>,
+    /// The value of the task that took longest.
+    pub longest: u64,
 }
 
 /// A worker, as rules see it.
@@ -140,8 +144,8 @@ fn verdict(rule: &'static str, severity: Severity, view: &'static str, text: Str
 fn of_group(group: &GroupFacts, verdict: Verdict) -> Verdict {
     let place = Where {
         group: Some(group.id),
-        key: group.longest.clone(),
-        worker: None,
+        longest: Some(group.longest),
+        ..Where::default()
     };
     Verdict { place, ..verdict }
 }
@@ -407,7 +411,7 @@ mod tests {
             median: 0.13,
             max: 0.5,
             extent: 20.0,
-            longest: None,
+            longest: 0,
         }
     }
 
@@ -526,13 +530,13 @@ mod tests {
         let mut facts = healthy();
         facts.lost_spans = 5;
         facts.groups[0].max = 12.0;
-        facts.groups[0].longest = Some("inc-7".into());
+        facts.groups[0].longest = 7;
         facts.workers[1].lost = Some("it was killed by signal 9".into());
         let verdicts = judge(&facts);
         let severities: Vec<_> = verdicts.iter().map(|verdict| verdict.severity).collect();
         assert_eq!(severities, [Severity::Bad, Severity::Warn, Severity::Note]);
         assert_eq!(verdicts[0].place.worker, Some(2));
-        assert_eq!(verdicts[1].place.key.as_deref(), Some("inc-7"));
+        assert_eq!(verdicts[1].place.longest, Some(7));
         assert!(verdicts[1].text.contains("12.0 s"), "{}", verdicts[1].text);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use treadle_sight::{Batch, By, Event, Head, Kind, Record, Sight, Snapshot, Window, WorkerState};
-use treadle_types::WorkerId;
+use treadle_types::{ObjectId, WorkerId};
 
 /// Nanoseconds.
 const RUN: u64 = 1_000_000;
@@ -215,7 +215,7 @@ proptest! {
         }
         prop_assert_eq!(again.overview(0, false), sight.overview(0, false));
         prop_assert_eq!(again.matrix(), sight.matrix());
-        prop_assert_eq!(again.spans_of(0, 9), sight.spans_of(0, 9));
+        prop_assert_eq!(again.spans_of(ObjectId::from_u64(0), 1, 9), sight.spans_of(ObjectId::from_u64(0), 1, 9));
     }
 }
 

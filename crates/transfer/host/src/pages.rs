@@ -179,10 +179,7 @@ impl PageServer {
         let link = link(address, own_name.as_deref(), &token);
         let mut names = options.names;
         names.extend(own_name);
-        let paths: Vec<_> = pages
-            .iter()
-            .map(|page| (page.path, page.is_open))
-            .collect();
+        let paths: Vec<_> = pages.iter().map(|page| (page.path, page.is_open)).collect();
         let listed = paths.iter().filter(|(_, is_open)| !is_open);
         let listed: Vec<_> = listed.map(|(path, _)| *path).collect();
         let server = Arc::new(Server {

@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde_json::json;
 use treadle_host::pages::{Content, Text};
 use treadle_sight::{Picture, Sight, SpanRow, Window};
+use treadle_types::ObjectId;
 
 use super::questions::{Question, refused};
 
@@ -14,9 +15,12 @@ const MOST_SPANS: usize = 20;
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Facts {
     pub(crate) key: String,
-    /// The number of its task.
+    /// Its value, or that of its latest attempt.
     #[serde(skip)]
-    pub(crate) task: u32,
+    pub(crate) object: u64,
+    /// How often it was sent to a worker, as far as is remembered.
+    #[serde(skip)]
+    pub(crate) runs: u32,
     pub(crate) state: &'static str,
     /// Where its value is, or it runs: names.
     pub(crate) workers: Vec<String>,
@@ -103,7 +107,7 @@ pub(in crate::sight) fn answer(sight: &Sight, question: Question, now: u64, live
             json_of(answer)
         }
         Question::Known(facts) => {
-            let spans = sight.spans_of(facts.task, MOST_SPANS);
+            let spans = sight.spans_of(ObjectId::from_u64(facts.object), facts.runs, MOST_SPANS);
             let text = facts.raised.as_ref();
             let text = text.map(|raised| super::errors::text(raised).unwrap_or("(unknown)"));
             let mut answer = json!(facts);
@@ -114,10 +118,12 @@ pub(in crate::sight) fn answer(sight: &Sight, question: Question, now: u64, live
             json_of(answer)
         }
         // The scheduler does not know it, or not any more.
-        Question::Task(key) => match sight.task(&key) {
-            Some(task) => {
-                let spans = sight.spans_of(task, MOST_SPANS);
-                json_of(json!({"key": key, "state": "forgotten", "workers": [], "story": [], "spans": spans}))
+        Question::Task(key) => match sight.object_of(&key) {
+            Some(object) => {
+                let spans = sight.spans_of(object, 1, MOST_SPANS);
+                json_of(
+                    json!({"key": key, "state": "forgotten", "workers": [], "story": [], "spans": spans}),
+                )
             }
             None => refusal(404, "there is no such task"),
         },

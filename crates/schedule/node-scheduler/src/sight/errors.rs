@@ -67,7 +67,11 @@ mod tests {
     #[test]
     fn the_text_is_found_and_other_bytes_are_none() {
         assert_eq!(text(SHORT), Some("it's ä"));
-        let long = [&b"\x80\x05B\x02\0\0\0ab\x94C\x01x\x94X\x03\0\0\0"[..], b"why"].concat();
+        let long = [
+            &b"\x80\x05B\x02\0\0\0ab\x94C\x01x\x94X\x03\0\0\0"[..],
+            b"why",
+        ]
+        .concat();
         assert_eq!(text(&long), Some("why"));
         for end in 0..SHORT.len() - 4 {
             assert_eq!(text(&SHORT[..end]), None, "{end}");

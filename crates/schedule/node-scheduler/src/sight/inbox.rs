@@ -52,7 +52,9 @@ pub(crate) struct Item {
 
 impl fmt::Debug for Item {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Item").field("now", &self.now).finish_non_exhaustive()
+        f.debug_struct("Item")
+            .field("now", &self.now)
+            .finish_non_exhaustive()
     }
 }
 

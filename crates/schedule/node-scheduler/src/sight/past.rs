@@ -88,7 +88,8 @@ impl History {
         let mut pages: Vec<Page> = assets().collect();
         pages.extend(PATHS.into_iter().map(|path| page(path, &sight)));
         let address = options.address;
-        let failed = |reason| tracing::error!(target: treadle_log::SCHEDULER, "{reason}: the pages end");
+        let failed =
+            |reason| tracing::error!(target: treadle_log::SCHEDULER, "{reason}: the pages end");
         let pages = PageServer::start(options, pages, REFUSALS, failed)
             .map_err(|source| HistoryError::Serve { address, source })?;
         Ok(Self { pages, counts })

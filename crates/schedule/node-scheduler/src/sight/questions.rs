@@ -189,7 +189,10 @@ mod tests {
         assert_eq!(status("/sight/span", "at=5&worker=1&lane=32768"), 200);
         assert_eq!(status("/sight/span", "at=5&worker=1&lane=65536"), 400);
         assert_eq!(status("/sight/task", "key="), 200);
-        assert_eq!(status("/sight/task", &format!("key={}", "a".repeat(5_000))), 400);
+        assert_eq!(
+            status("/sight/task", &format!("key={}", "a".repeat(5_000))),
+            400
+        );
         assert_eq!(status("/sight/other", ""), 404);
     }
 

@@ -71,7 +71,9 @@ impl Latest {
     }
 
     fn get(&self, id: u32) -> Option<u16> {
-        self.groups.get(id.wrapping_sub(self.first) as usize).copied()
+        self.groups
+            .get(id.wrapping_sub(self.first) as usize)
+            .copied()
     }
 }
 
@@ -125,10 +127,12 @@ impl Submissions {
                 continue;
             };
             *counts.entry(group).or_default() += 1;
-            let range = submitted.offsets.get(row).zip(submitted.offsets.get(row + 1));
-            let inputs = range.and_then(|(from, to)| {
-                submitted.inputs.get(*from as usize..*to as usize)
-            });
+            let range = submitted
+                .offsets
+                .get(row)
+                .zip(submitted.offsets.get(row + 1));
+            let inputs =
+                range.and_then(|(from, to)| submitted.inputs.get(*from as usize..*to as usize));
             for input in inputs.unwrap_or_default() {
                 looked += 1;
                 if looked > MOST_EDGES {
@@ -148,7 +152,9 @@ impl Submissions {
         let counts = counts.filter_map(|(group, count)| Some((self.name(group)?.clone(), count)));
         let mut events = vec![Event::Submitted(counts.collect())];
         for (group, inputs) in edges {
-            let inputs = inputs.into_iter().filter_map(|input| self.name(input).cloned());
+            let inputs = inputs
+                .into_iter()
+                .filter_map(|input| self.name(input).cloned());
             if let Some(group) = self.name(group) {
                 events.push(Event::Inputs {
                     group: group.clone(),
@@ -188,17 +194,33 @@ mod tests {
     #[test]
     fn groups_are_counted_and_their_inputs_named_once() {
         let mut submissions = Submissions::default();
-        let events = submissions.take(&batch(0, &["inc-1", "inc-2", "sum-1"], &[&[], &[], &[0, 1]]));
-        assert_eq!(events, [
-            Event::Submitted(vec![("inc".into(), 2), ("sum".into(), 1)]),
-            Event::Inputs { group: "sum".into(), inputs: vec!["inc".into()] },
-        ]);
+        let events = submissions.take(&batch(
+            0,
+            &["inc-1", "inc-2", "sum-1"],
+            &[&[], &[], &[0, 1]],
+        ));
+        assert_eq!(
+            events,
+            [
+                Event::Submitted(vec![("inc".into(), 2), ("sum".into(), 1)]),
+                Event::Inputs {
+                    group: "sum".into(),
+                    inputs: vec!["inc".into()]
+                },
+            ]
+        );
         // Of what came before, too.
         let events = submissions.take(&batch(3, &["top-1", "sum-2"], &[&[2, 0], &[1]]));
-        assert_eq!(events, [
-            Event::Submitted(vec![("sum".into(), 1), ("top".into(), 1)]),
-            Event::Inputs { group: "top".into(), inputs: vec!["inc".into(), "sum".into()] },
-        ]);
+        assert_eq!(
+            events,
+            [
+                Event::Submitted(vec![("sum".into(), 1), ("top".into(), 1)]),
+                Event::Inputs {
+                    group: "top".into(),
+                    inputs: vec!["inc".into(), "sum".into()]
+                },
+            ]
+        );
         // What makes no sense is left out.
         let mut odd = batch(9, &["x-1"], &[&[7, 400]]);
         odd.offsets = vec![0, 99];

@@ -31,6 +31,8 @@ pub(crate) struct About {
 #[derive(Debug)]
 pub(crate) struct SightThread {
     inbox: Arc<Inbox>,
+    /// That of the thread.
+    process: u32,
     running: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -38,11 +40,22 @@ impl SightThread {
     /// Ends it, when it has taken in what was left.
     pub(crate) fn close(&self) {
         self.inbox.end();
-        let running = lock(&self.running).take();
-        if let Some(running) = running {
+        let Some(running) = lock(&self.running).take() else {
+            return;
+        };
+        if self.process == std::process::id() {
             // A panic was printed by itself.
             let _ = running.join();
+        } else {
+            // A forked child has no such thread.
+            std::mem::forget(running);
         }
+    }
+}
+
+impl Drop for SightThread {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
@@ -84,6 +97,7 @@ pub(crate) fn start(
     };
     Ok(SightThread {
         inbox: Arc::clone(inbox),
+        process: std::process::id(),
         running: Mutex::new(Some(thread::start("treadle-sight", body)?)),
     })
 }
@@ -185,14 +199,22 @@ impl Writer {
     fn create(path: &Path, about: &About, longest: u64) -> io::Result<Self> {
         let path = match path.is_dir() {
             true => {
-                let id: String = about.id.chars().filter(char::is_ascii_alphanumeric).collect();
+                let id: String = about
+                    .id
+                    .chars()
+                    .filter(char::is_ascii_alphanumeric)
+                    .collect();
                 let id = &id[id.len().saturating_sub(8)..];
                 path.join(format!("treadle-{}-{id}.history", about.unix / 1_000_000))
             }
             false => path.to_owned(),
         };
         // Keys and errors are for whoever runs the cluster.
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path);
         let file = file.map_err(|error| {
             io::Error::new(error.kind(), format!("{}: {error}", path.display()))
         })?;

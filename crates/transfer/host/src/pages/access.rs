@@ -138,7 +138,11 @@ mod tests {
             token: "0123456789abcdef".into(),
             names: vec!["node7".into()],
             bound: LOCAL,
-            paths: vec![("/metrics", false), ("/json/state", false), ("/assets/a.js", true)],
+            paths: vec![
+                ("/metrics", false),
+                ("/json/state", false),
+                ("/assets/a.js", true),
+            ],
             refusals: Refusals {
                 unauthorized: "no token",
                 foreign_host: "another host",

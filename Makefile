@@ -128,7 +128,7 @@ RACES := memory reactor volume log store host net broadcast-node shuffle-node sh
 # Memory that is mapped by the kernel's own calls would be unknown to it: rustix uses the C library's. Two tests are left
 # out that measure memory, or filter system calls.
 test-races: ## run the tests of crates whose threads share memory with ThreadSanitizer; needs Rust's nightly and its rust-src
-	RUSTFLAGS="-Zsanitizer=thread --cfg rustix_use_libc" TSAN_OPTIONS="die_after_fork=0 suppressions=$(abspath tests/races.txt)" \
+	RUSTFLAGS="-Zsanitizer=thread --cfg rustix_use_libc" TSAN_OPTIONS="die_after_fork=0 allocator_may_return_null=1 suppressions=$(abspath tests/races.txt)" \
 		cargo +nightly test -Zbuild-std --target $(shell rustc -vV | sed -n 's/^host: //p') --target-dir target/races \
 		--locked --no-fail-fast --lib --tests $(addprefix -p treadle-,$(RACES)) -- \
 		--skip what_was_freed_does_not_come_on_top --skip older_kernels $(ARGS)

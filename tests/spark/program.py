@@ -287,9 +287,10 @@ def differing(spark, directory, maps):
 
 
 @job
-def replaced(spark, directory, tasks):
+def replaced(spark, directory, tasks, differ):
     """Three stages. The second one's tasks 0 and 1 wait in their first run for the gates `go-0` and `go-1`, and the last one's
-    second task waits for `readers`. `replaced` says that Spark counts another run of task 0 than before.
+    second task waits for `readers`. `replaced` says that Spark counts another run of task 0 than before. ``differ``: whether
+    the second one's rows say which run they are of.
     Whether all rows were there, and which runs of task 0 readers have read: by their order, from 0."""
 
     def second(index, rows):
@@ -298,7 +299,7 @@ def replaced(spark, directory, tasks):
         says(directory, f"second-{index}-{time.time_ns()}")
         if index < 2 and run == 0:
             passes(Path(directory, f"go-{index}"))
-        return [(key % 1_013, (one, index, run)) for key, one in rows]
+        return [(key % 1_013, (one, index, run if differ else 0)) for key, one in rows]
 
     def read(index, rows):
         says(directory, f"reader-{index}-{time.time_ns()}")

@@ -235,8 +235,9 @@ lock: $(INSTALLED) ## write the lock files anew from pyproject.toml (ARGS=--upgr
 			--output-file requirements/$$lock.lock $$from; \
 	done
 	set -e; for spark in $(patsubst requirements/spark-%.lock,%,$(wildcard requirements/spark-*.lock)); do \
-		echo "pyspark==$$spark" | $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-			--no-emit-index-url --custom-compile-command "make lock" --output-file requirements/spark-$$spark.lock -; \
+		case $$spark in 4.3.0) extra="[connect]";; *) extra=;; esac; \
+		echo "pyspark$$extra==$$spark" | $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+			--no-emit-index-url --custom-compile-command "make lock" -c requirements/dev.lock --output-file requirements/spark-$$spark.lock -; \
 	done
 
 clean: ## remove what was built and installed here

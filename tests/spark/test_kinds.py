@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from application_support import LONG, Application, told
+from application_support import LONG, PYTHON, Application, metric, told
 from conftest import Place
 from process_support import alive
 from waiting import until
@@ -37,7 +38,7 @@ def application(shared_place: Place) -> Iterator[Application]:
 
 
 def test_micro_batches_of_a_stream_are_grouped(application: Application, tmp_path: Path) -> None:
-    assert application.run("streamed", str(tmp_path))
+    assert application.run("streamed", str(tmp_path)) == [4, True]
 
 
 def test_a_barrier_stage_reads_and_writes_shuffles(application: Application) -> None:
@@ -81,7 +82,37 @@ def new_records(shared_place: Place, tmp_path: Path) -> Callable[[str], list[dic
         secret = ("--secret-file", str(shared_place.secret))
         command = ("shuffle", "list", "--service", master, *secret, "--json", str(file))
         subprocess.run([sys.executable, "-m", "treadle", *command], check=True, timeout=LONG)
-        found: list[dict[str, Any]] = json.loads(file.read_text())
+        found: list[dict[str, Any]] = json.loads(file.read_text())["shuffles"]
         return found
 
     return records
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+# Spark 3.5 has no server of it among PyPI's jars.
+@pytest.mark.skipif("-3.5." in PYTHON, reason="pyspark 3.5 is without the server of Spark Connect")
+def test_queries_of_spark_connect(shared_place: Place) -> None:
+    port = free_port()
+    settings = {
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+    }
+    application = shared_place.application(settings)
+    assert application.run("setting", "spark.shuffle.sort.io.plugin.class")
+    client = subprocess.run(
+        [PYTHON, str(Path(__file__).with_name("connect_client.py")), f"sc://127.0.0.1:{port}"],
+        capture_output=True,
+        text=True,
+        timeout=2 * LONG,
+        check=False,
+    )
+    assert client.stdout.strip() == "right", client.stderr
+    written = metric(application.stop(), "Shuffle Write Metrics", "Shuffle Records Written")
+    assert written > 100_000

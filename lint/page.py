@@ -22,7 +22,13 @@ MOST = 150_000
 
 def sources() -> Iterator[Path]:
     """Yield what the page is built from."""
-    settings = ("index.html", "package-lock.json", "package.json", "tsconfig.json", "vite.config.ts")
+    settings = (
+        "index.html",
+        "package-lock.json",
+        "package.json",
+        "tsconfig.json",
+        "vite.config.ts",
+    )
     yield from (PAGE / name for name in settings)
     yield from sorted(path for path in (PAGE / "src").rglob("*") if path.is_file())
 

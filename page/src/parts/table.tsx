@@ -31,20 +31,33 @@ interface Props<R> {
   stay?: "end";
 }
 
-function compare(a: number | string | undefined, b: number | string | undefined): number {
-  // What is not known is at the end.
-  if (a === undefined || b === undefined) return 0;
-  if (typeof a === "number" && typeof b === "number") return a - b;
-  return String(a).localeCompare(String(b), "en", { numeric: true });
+const keys = new Map<string, string>();
+
+/** A text whose order has numbers in the order of their size: comparing with the rules of a language takes too long. */
+function orderOf(value: number | string | undefined): number | string | undefined {
+  if (typeof value !== "string") return value;
+  let key = keys.get(value);
+  if (key === undefined) {
+    key = value.slice(0, 200).toLowerCase().replace(/\d+/g, (digits) => digits.padStart(15, "0"));
+    if (keys.size > 20_000) keys.clear();
+    keys.set(value, key);
+  }
+  return key;
+}
+
+/** What is not known is at the end in both directions. */
+function compare(a: number | string, b: number | string): number {
+  if (typeof a === typeof b) return a < b ? -1 : a > b ? 1 : 0;
+  return typeof a === "number" ? -1 : 1;
 }
 
 function sorted<R>(rows: readonly R[], columns: readonly Column<R>[], sort: string | undefined): readonly R[] {
   const down = sort?.startsWith("-") ?? false;
   const by = columns.find((column) => column.id === sort?.replace("-", ""))?.sort;
   if (by === undefined) return rows;
-  const keyed = rows.map((row) => ({ row, key: by(row) }));
+  const keyed = rows.map((row) => ({ row, key: orderOf(by(row)) }));
   keyed.sort((a, b) => {
-    if ((a.key === undefined) !== (b.key === undefined)) return a.key === undefined ? 1 : -1;
+    if (a.key === undefined || b.key === undefined) return Number(a.key === undefined) - Number(b.key === undefined);
     const order = compare(a.key, b.key);
     return down ? -order : order;
   });

@@ -6,7 +6,7 @@
 import { COLOURS, dark, kindName, look, parts, rgb, variable } from "../colours";
 import { nanoseconds, offset, shorten } from "../format";
 import type { Ns } from "../types";
-import { find, READING, SEVERAL, WORDS, type Picture, type Rectangle } from "./decode";
+import { find, type Lane, READING, SEVERAL, WORDS, type Picture, type Rectangle } from "./decode";
 import { plainPainter } from "./draw_2d";
 import { glPainter, type Painter } from "./draw_gl";
 
@@ -49,7 +49,7 @@ export class Stage {
   private laneHeight = 0;
   private chosenHeight: number | undefined;
   private hover: { x: number; y: number } | undefined;
-  private chosenAt: { lane: number; at: Ns } | undefined;
+  private chosenAt: { lane: Lane | undefined; at: Ns } | undefined;
   private drag: { id: number; x: number; y: number; how: "zoom" | "pan"; now: number; window: Window; scroll: number } | undefined;
   private readonly fingers = new Map<number, { x: number; y: number }>();
   private pinch: { far: number; middle: number; window: Window } | undefined;
@@ -126,7 +126,7 @@ export class Stage {
     this.redraw();
   }
 
-  choose(at: { lane: number; at: Ns } | undefined): void {
+  choose(at: { lane: Lane | undefined; at: Ns } | undefined): void {
     this.chosenAt = at;
     this.redraw();
   }
@@ -276,8 +276,12 @@ export class Stage {
   }
 
   private drawGutter(pen: CanvasRenderingContext2D, picture: Picture, top: number): void {
+    pen.save();
+    pen.beginPath();
+    pen.rect(0, 0, this.gutter, this.height);
     pen.fillStyle = variable("panel");
-    pen.fillRect(0, 0, this.gutter, this.height);
+    pen.fill();
+    pen.clip();
     pen.font = FONT;
     pen.textBaseline = "middle";
     const line = variable("line");
@@ -292,7 +296,7 @@ export class Stage {
       const y = top + lane * this.laneHeight;
       if (begins && lane > 0 && this.laneHeight >= 5) {
         pen.fillStyle = line;
-        pen.fillRect(0, Math.round(y) - 0.5, this.width, 1);
+        pen.fillRect(0, Math.round(y) - 0.5, this.gutter, 1);
       }
       const middle = y + Math.max(this.laneHeight, 12) / 2;
       const name = told.name ?? String(told.worker ?? told.lane);
@@ -311,6 +315,7 @@ export class Stage {
     }
     pen.fillStyle = line;
     pen.fillRect(this.gutter - 1, 0, 1, this.height);
+    pen.restore();
   }
 
   private drawAxis(pen: CanvasRenderingContext2D): void {
@@ -360,13 +365,14 @@ export class Stage {
     pen.beginPath();
     pen.rect(this.gutter, AXIS, this.width - this.gutter, this.height);
     pen.clip();
-    if (this.chosenAt && this.picture) {
-      const found = find(this.picture, this.chosenAt.lane, this.chosenAt.at, 0, false);
+    const row = this.chosenRow();
+    if (this.chosenAt && this.picture && row >= 0) {
+      const found = find(this.picture, row, this.chosenAt.at, 0, false);
       const from = found ? this.x(found.from) : this.x(this.chosenAt.at) - 1;
       const to = found ? this.x(found.to) : from + 2;
       pen.strokeStyle = variable("text");
       pen.lineWidth = 2;
-      pen.strokeRect(from - 1, top + this.chosenAt.lane * this.laneHeight - 1, Math.max(2, to - from) + 2, this.laneHeight + 1);
+      pen.strokeRect(from - 1, top + row * this.laneHeight - 1, Math.max(2, to - from) + 2, this.laneHeight + 1);
     }
     const under = this.under();
     if (under && !this.drag) {
@@ -386,6 +392,12 @@ export class Stage {
       pen.fillText(nanoseconds(long), Math.min(this.drag.x, this.drag.now) + 4, AXIS + 10);
     }
     pen.restore();
+  }
+
+  /** Where the lane of what is chosen is in this picture. */
+  private chosenRow(): number {
+    const lane = this.chosenAt?.lane;
+    return this.picture?.lanes.findIndex((told) => told.worker === lane?.worker && told.lane === lane?.lane) ?? -1;
   }
 
   private under(at = this.hover): Rectangle | undefined {

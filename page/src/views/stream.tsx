@@ -68,7 +68,7 @@ export function Stream() {
       return;
     }
     const at = (found.from + found.to) / 2;
-    stage.current!.choose({ lane: found.lane, at });
+    stage.current!.choose({ lane: shown.lanes[found.lane], at });
     setChosen({ found, picture: shown });
     const lane = shown.lanes[found.lane];
     const query = new URLSearchParams({ at: String(Math.round(at)) });

@@ -25,7 +25,7 @@ export function count(value: Maybe): string {
 /** A number that need not be whole. */
 export function decimal(value: Maybe): string {
   if (!known(value)) return DASH;
-  return Math.abs(value) >= 1000 ? count(value) : three(value);
+  return Math.abs(value) >= 1000 || Number.isInteger(value) ? count(value) : three(value);
 }
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];

@@ -81,6 +81,12 @@ export function clock(unix: Maybe): string {
   return today ? wall.format(date) : `${day.format(date)} ${wall.format(date)}`;
 }
 
+/** The time of day with milliseconds. */
+export function instant(unix: Maybe): string {
+  if (!known(unix)) return DASH;
+  return `${clock(unix)}.${String(Math.floor((unix % 1) * 1000)).padStart(3, "0")}`;
+}
+
 /** The time of day of a moment of the scheduler's. */
 export function moment(ns: Maybe, began: Maybe): string {
   if (!known(ns)) return DASH;

@@ -122,6 +122,8 @@ export interface Span {
   group?: string;
   kind?: string | number;
   worker?: string | number;
+  worker_id?: number;
+  lane?: number;
   from?: Ns;
   read?: Ns;
   computed?: Ns;

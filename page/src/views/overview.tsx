@@ -174,6 +174,11 @@ function Glance({ workers }: { workers: Worker[] }) {
   );
 }
 
+/** A dozen of what happened, the last first. */
+function latest<T extends { time?: number }>(all: T[]): T[] {
+  return [...all].sort((a, b) => (b.time ?? 0) - (a.time ?? 0)).slice(0, 12);
+}
+
 function row(series: Series | undefined, name: string): (number | null)[] | undefined {
   const at = series?.names?.indexOf(name) ?? -1;
   return at < 0 ? undefined : series?.values?.[at];
@@ -183,13 +188,16 @@ function Charts({ now }: { now: Told }) {
   const [whole, setWhole] = useState(now.live === false);
   const series = whole && now.whole ? now.whole : now.series;
   const step = series?.step ?? 1;
-  const length = Math.max(0, ...(series?.values ?? []).map((values) => values.length));
-  if (length === 0) return <Empty>Series are not recorded yet.</Empty>;
-  const end = (now.began ?? 0) + (series?.to ?? now.now) / 1e9;
+  const to = series?.to ?? now.now;
+  // Steps that are still to come have no value.
+  const future = Math.max(0, Math.floor((to - now.now) / 1e9 / step));
+  const length = Math.max(0, ...(series?.values ?? []).map((values) => values.length)) - future;
+  if (length <= 0) return <Empty>Series are not recorded yet.</Empty>;
+  const end = (now.began ?? 0) + to / 1e9 - future * step;
   const times = Array.from({ length }, (_, n) => end - (length - 1 - n) * step);
   const line = (name: string, told: string, colour: string, more: { dash?: number[]; fill?: boolean } = {}) => {
     const values = row(series, name);
-    return values ? [{ name: told, values, colour, ...more }] : [];
+    return values ? [{ name: told, values: values.slice(0, length), colour, ...more }] : [];
   };
   const ink = variable("line-1");
   const second = variable("line-2");
@@ -311,7 +319,7 @@ export function Overview() {
             <Empty>None.</Empty>
           ) : (
             <ul class="happenings">
-              {now.errors.slice(-12).reverse().map((failure, n) => (
+              {latest(now.errors).map((failure, n) => (
                 <li key={`${failure.key} ${failure.time} ${n}`}>
                   <time>{moment(failure.time, now.began)}</time>
                   <div>
@@ -330,7 +338,7 @@ export function Overview() {
             <Empty>None.</Empty>
           ) : (
             <ul class="happenings">
-              {now.events.slice(-12).reverse().map((event, n) => (
+              {latest(now.events).map((event, n) => (
                 <li key={`${event.time} ${n}`}>
                   <time>{moment(event.time, now.began)}</time>
                   <div>

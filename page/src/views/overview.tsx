@@ -189,8 +189,8 @@ function Charts({ now }: { now: Told }) {
   const series = whole && now.whole ? now.whole : now.series;
   const step = series?.step ?? 1;
   const to = series?.to ?? now.now;
-  // Steps that are still to come have no value.
-  const future = Math.max(0, Math.floor((to - now.now) / 1e9 / step));
+  // Steps that are still to come have no value, and the one that goes on has a part of it.
+  const future = Math.max(0, Math.ceil((to - now.now) / 1e9 / step));
   const length = Math.max(0, ...(series?.values ?? []).map((values) => values.length)) - future;
   if (length <= 0) return <Empty>Series are not recorded yet.</Empty>;
   const end = (now.began ?? 0) + to / 1e9 - future * step;
@@ -202,10 +202,12 @@ function Charts({ now }: { now: Told }) {
   const ink = variable("line-1");
   const second = variable("line-2");
   const third = variable("line-3");
+  // No process has no memory: nobody has said how much then.
+  const told = row(series, "process");
   const memory = [
     ...line("process", "process", ink),
     ...line("managed", "managed", second, { dash: [6, 3], fill: true }),
-  ];
+  ].map((one) => ({ ...one, gaps: true, values: one.values.map((value, n) => (told?.[n] === 0 ? null : value)) }));
   return (
     <div class="charts">
       {now.whole && (

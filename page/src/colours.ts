@@ -55,23 +55,54 @@ export interface Look {
   pattern: number;
 }
 
+/** By the part of a name that stays. */
 const looks = new Map<string, Look>();
+const taken = new Set<string>();
+const ALL = COLOURS.length * PATTERNS;
 
-/** The same name has the same look in each run and browser. */
-export function look(name: string): Look {
-  let found = looks.get(name);
-  if (found === undefined) {
-    let hash = 0x811c9dc5;
-    for (const letter of parts(name)[0].slice(0, 1000)) {
-      hash = Math.imul(hash ^ (letter.codePointAt(0) ?? 0), 0x01000193) >>> 0;
+function hashOf(text: string): number {
+  let hash = 0x811c9dc5;
+  for (const letter of text.slice(0, 1000)) {
+    hash = Math.imul(hash ^ (letter.codePointAt(0) ?? 0), 0x01000193) >>> 0;
+  }
+  hash = Math.imul(hash ^ (hash >>> 15), 0x2c1b3c6d) >>> 0;
+  return (hash ^ (hash >>> 12)) >>> 0;
+}
+
+/**
+ * Gives groups looks, in the order in which the scheduler met them: a program has the same in each run and browser. The
+ * hash of a name says which hue it has; where that is taken, the next one, and then other shades and patterns.
+ */
+export function claim(names: Iterable<string>): void {
+  for (const name of names) {
+    const [own] = parts(name);
+    if (taken.size === ALL) return;
+    if (looks.has(own)) continue;
+    const hash = hashOf(own);
+    for (let n = 0; n < ALL; n += 1) {
+      const round = Math.floor(n / HUES.length);
+      const shade = round % SHADES.length;
+      const found = { colour: shade * HUES.length + ((hash + n) % HUES.length), pattern: Math.floor(round / SHADES.length) };
+      const id = `${found.colour} ${found.pattern}`;
+      if (taken.has(id)) continue;
+      taken.add(id);
+      looks.set(own, found);
+      break;
     }
-    hash = Math.imul(hash ^ (hash >>> 15), 0x2c1b3c6d) >>> 0;
-    hash = (hash ^ (hash >>> 12)) >>> 0;
-    // Half are plain: patterns tell groups of one hue apart.
-    const pattern = Math.max(0, ((hash >>> 10) % (2 * (PATTERNS - 1))) - (PATTERNS - 2));
-    found = { colour: hash % COLOURS.length, pattern };
-    if (looks.size > 20_000) looks.clear();
-    looks.set(name, found);
+  }
+}
+
+const others = new Map<string, Look>();
+
+/** What a group, or a function of a profile, looks like. */
+export function look(name: string): Look {
+  const [own] = parts(name);
+  let found = looks.get(own) ?? others.get(own);
+  if (found === undefined) {
+    const hash = hashOf(own);
+    found = { colour: hash % COLOURS.length, pattern: (hash >>> 10) % PATTERNS };
+    if (others.size > 20_000) others.clear();
+    others.set(own, found);
   }
   return found;
 }

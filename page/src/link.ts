@@ -3,6 +3,7 @@
 import { signal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
 import type { Signal } from "@preact/signals";
+import { claim } from "./colours";
 import type { Overview } from "./types";
 
 const EVERY = 500;
@@ -166,6 +167,7 @@ export function watch(): void {
       }
       name = now;
       heard = performance.now();
+      claim([...(answer.groups ?? [])].sort((a, b) => a.id - b.id).map((group) => group.name));
       overview.value = answer;
       if (health.peek().is !== "well") health.value = { is: "well" };
     },

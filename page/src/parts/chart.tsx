@@ -13,6 +13,8 @@ export interface Line {
   /** Lines are told apart by more than their hue. */
   dash?: number[];
   fill?: boolean;
+  /** Values are missing here and there: the line goes on. */
+  gaps?: boolean;
 }
 
 interface Props {
@@ -69,7 +71,7 @@ export function Chart({ title, times, lines, show, binary, height = 118 }: Props
             ...(line.dash ? { dash: line.dash } : {}),
             ...(line.fill ? { fill: `${line.colour}26` } : {}),
             points: { show: false },
-            spanGaps: false,
+            spanGaps: line.gaps ?? false,
           })),
         ],
         hooks: { setCursor: [tell] },
@@ -90,10 +92,9 @@ export function Chart({ title, times, lines, show, binary, height = 118 }: Props
   const told = useRef<HTMLElement>(null);
   const last = useRef<(() => void) | undefined>(undefined);
   const write = (index: number | null | undefined) => {
-    const at = index ?? times.length - 1;
     const spans = told.current?.querySelectorAll("b") ?? [];
     lines.forEach((line, n) => {
-      const value = line.values[at];
+      const value = typeof index === "number" ? line.values[index] : line.values.findLast((known) => known !== null && known !== undefined);
       const span = spans[n];
       if (span) span.textContent = value === null || value === undefined ? DASH : show(value);
     });

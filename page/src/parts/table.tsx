@@ -148,6 +148,13 @@ export function Table<R>(props: Props<R>) {
               class={`row ${id === props.chosen ? "chosen" : ""} ${props.onRow ? "click" : ""}`}
               style={{ ...grid, top: `${(first + n) * rowHeight}px` }}
               onClick={props.onRow && (() => props.onRow!(row))}
+              tabIndex={props.onRow && 0}
+              onKeyDown={
+                props.onRow &&
+                ((event: KeyboardEvent) => {
+                  if (event.key === "Enter") props.onRow!(row);
+                })
+              }
             >
               {columns.map((column) => (
                 <span key={column.id} role="cell" class={column.number ? "number" : ""}>

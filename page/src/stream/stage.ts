@@ -230,6 +230,11 @@ export class Stage {
       this.drawLabels(pen, picture, top);
       this.drawGutter(pen, picture, top);
     }
+    if (picture?.size === 0) {
+      pen.font = "13px system-ui, sans-serif";
+      pen.fillStyle = variable("dim");
+      pen.fillText("Nothing was recorded here.", this.gutter + 16, AXIS + 28);
+    }
     this.drawAxis(pen);
     this.drawMarks(pen, top);
     this.tell();

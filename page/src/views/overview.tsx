@@ -174,6 +174,11 @@ function Glance({ workers }: { workers: Worker[] }) {
   );
 }
 
+/** A dozen of what happened, the last first. */
+function latest<T extends { time?: number }>(all: T[]): T[] {
+  return [...all].sort((a, b) => (b.time ?? 0) - (a.time ?? 0)).slice(0, 12);
+}
+
 function row(series: Series | undefined, name: string): (number | null)[] | undefined {
   const at = series?.names?.indexOf(name) ?? -1;
   return at < 0 ? undefined : series?.values?.[at];
@@ -183,21 +188,26 @@ function Charts({ now }: { now: Told }) {
   const [whole, setWhole] = useState(now.live === false);
   const series = whole && now.whole ? now.whole : now.series;
   const step = series?.step ?? 1;
-  const length = Math.max(0, ...(series?.values ?? []).map((values) => values.length));
-  if (length === 0) return <Empty>Series are not recorded yet.</Empty>;
-  const end = (now.began ?? 0) + (series?.to ?? now.now) / 1e9;
+  const to = series?.to ?? now.now;
+  // Steps that are still to come have no value, and the one that goes on has a part of it.
+  const future = Math.max(0, Math.ceil((to - now.now) / 1e9 / step));
+  const length = Math.max(0, ...(series?.values ?? []).map((values) => values.length)) - future;
+  if (length <= 0) return <Empty>Series are not recorded yet.</Empty>;
+  const end = (now.began ?? 0) + to / 1e9 - future * step;
   const times = Array.from({ length }, (_, n) => end - (length - 1 - n) * step);
   const line = (name: string, told: string, colour: string, more: { dash?: number[]; fill?: boolean } = {}) => {
     const values = row(series, name);
-    return values ? [{ name: told, values, colour, ...more }] : [];
+    return values ? [{ name: told, values: values.slice(0, length), colour, ...more }] : [];
   };
   const ink = variable("line-1");
   const second = variable("line-2");
   const third = variable("line-3");
+  // No process has no memory: nobody has said how much then.
+  const told = row(series, "process");
   const memory = [
     ...line("process", "process", ink),
     ...line("managed", "managed", second, { dash: [6, 3], fill: true }),
-  ];
+  ].map((one) => ({ ...one, gaps: true, values: one.values.map((value, n) => (told?.[n] === 0 ? null : value)) }));
   return (
     <div class="charts">
       {now.whole && (
@@ -311,7 +321,7 @@ export function Overview() {
             <Empty>None.</Empty>
           ) : (
             <ul class="happenings">
-              {now.errors.slice(-12).reverse().map((failure, n) => (
+              {latest(now.errors).map((failure, n) => (
                 <li key={`${failure.key} ${failure.time} ${n}`}>
                   <time>{moment(failure.time, now.began)}</time>
                   <div>
@@ -330,7 +340,7 @@ export function Overview() {
             <Empty>None.</Empty>
           ) : (
             <ul class="happenings">
-              {now.events.slice(-12).reverse().map((event, n) => (
+              {latest(now.events).map((event, n) => (
                 <li key={`${event.time} ${n}`}>
                   <time>{moment(event.time, now.began)}</time>
                   <div>

@@ -23,6 +23,7 @@ CRATES = (
         "schedule/wire",
     ),
     *("schedule/node-client", "schedule/node-scheduler", "schedule/node-worker", "schedule/store"),
+    "schedule/sight",
 )
 FUNCTION = re.compile(
     r"^ *pub(?:\(crate\))? fn (decode\w*)[^;{]*\([^)]*(?:&\[u8|Bytes|Reader)[^;{]*\{", re.MULTILINE

@@ -15,6 +15,8 @@ _COMMANDS = {
     "certs": "treadle.cli._certs",
     "coordinator": "treadle.cli._coordinator",
     "demo": "treadle.demo.cli",
+    "history": "treadle.cli._history",
+    "observe": "treadle.cli._observe",
     "probe": "treadle.cli._probe",
     "scheduler": "treadle.cli._scheduler",
     "shuffle": "treadle.cli._shuffles",

@@ -442,6 +442,23 @@ class Scheduler:
     def wait(self, timeout: float | None = None) -> bool: ...
     def close(self) -> None: ...
 
+class History:
+    """The pages of a history file, as threads of this process."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        http: str = "127.0.0.1:0",
+        http_token: str | None = None,
+        http_names: Sequence[str] = (),
+    ) -> None: ...
+    @property
+    def http(self) -> str: ...
+    @property
+    def counts(self) -> tuple[int, int]: ...
+    def close(self) -> None: ...
+
 class ShuffleMaster:
     """The master of a shuffle service, as threads of this process."""
 

@@ -67,6 +67,13 @@ _FAREWELL = 10.0
     help="A worker that sends nothing for this long is lost.",
 )
 @click.option(
+    "--history",
+    type=click.Path(),
+    metavar="PATH",
+    help="Write what the cluster does to a new file, or into a directory: `treadle history` shows it later, also "
+    "after a crash. It ends at 1 GiB.",
+)
+@click.option(
     "--contact-address",
     multiple=True,
     metavar="HOST:PORT",
@@ -93,6 +100,7 @@ def scheduler(
     http_token_file: str | None,
     scheduler_file: str | None,
     worker_timeout: float,
+    history: str | None,
     contact_address: tuple[str, ...],
     idle_timeout: str | None,
     shuffle_journal: str | None,
@@ -122,6 +130,7 @@ def scheduler(
             scheduler_file,
             supervised,
             worker_timeout,
+            history,
             idle_timeout,
             shuffle_journal,
             LogFile(log_file, log_file_size),
@@ -136,6 +145,7 @@ def _serve(
     scheduler_file: str | None,
     supervised: bool,
     worker_timeout: float,
+    history: str | None,
     idle_timeout: str | None,
     shuffle_journal: str | None,
     log: LogFile,
@@ -152,7 +162,7 @@ def _serve(
     server: Any = _core.Scheduler(
         address,
         contact=contact,
-        settings=scheduler_settings(worker_timeout),
+        settings=scheduler_settings(worker_timeout, history),
         **pages,
         **credentials.of_connections(),
     )

@@ -126,6 +126,8 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         Of distributed's cluster. It is warned of.
     worker_timeout
         A worker that says nothing for so many seconds is lost.
+    history
+        Write what the cluster does to a new file, or into a directory, for ``treadle history PATH``.
     shuffle_servers
         How many shuffle servers to start: processes that keep the rows of shuffles, each row in two copies.
         Or the address of ``treadle shuffle-master``, or the URL of another registry, whose servers do it. By default
@@ -163,6 +165,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         scheduler_port: int = 0,
         timeout: float = 10.0,
         worker_timeout: float = 10.0,
+        history: str | os.PathLike[str] | None = None,
         shuffle_servers: str | int = 0,
         security: Any = None,
         protocol: str | None = None,
@@ -257,6 +260,7 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             listen=f"{host or '127.0.0.1'}:{scheduler_port}",
             http=http_address(dashboard_address),
             worker_timeout=worker_timeout,
+            history=history,
             shuffle_servers=0 if isinstance(shuffle_servers, str) else shuffle_servers,
         )
         self._begun: asyncio.Future[None] | None = None

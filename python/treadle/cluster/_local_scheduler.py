@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from treadle import _core
@@ -29,6 +30,8 @@ class LocalScheduler:
         Where it listens, and where its pages are; None: nowhere.
     worker_timeout
         A worker that says nothing for so many seconds is lost.
+    history
+        A file for what the cluster does, or a directory for one.
     """
 
     def __init__(
@@ -40,13 +43,14 @@ class LocalScheduler:
         listen: str,
         http: str | None,
         worker_timeout: float,
+        history: str | os.PathLike[str] | None = None,
     ) -> None:
         self._credentials = credentials
         self._timeout = timeout
         self._shuffle_service: Any = None
         self._sidecar: SupervisedSidecar | None = None
         own = credentials.of("scheduler")
-        settings = scheduler_settings(worker_timeout)
+        settings = scheduler_settings(worker_timeout, history)
         self._native: Any = _core.Scheduler(listen, http=http, settings=settings, **own)
         self.address: str = self._native.address
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -29,6 +30,8 @@ __all__ = [
 
 _ALLOWED = "distributed.scheduler.allowed-failures"
 _IDLE = "distributed.scheduler.idle-timeout"
+# Whether workers record what they do, and the scheduler keeps it.
+_SIGHT = "treadle.sight"
 
 # What is read of `distributed.`, here or by those parts of distributed that Treadle runs; a name that
 # ends with a point stands for all below it.
@@ -64,9 +67,22 @@ def num_workers_of(given: int | None) -> int:
     return whole("num_workers", count, 1, 2**31 - 1)
 
 
-def scheduler_settings(worker_timeout: float) -> dict[str, Any]:
-    """Return the settings of a scheduler: those of this call, and what Dask's configuration says."""
+def scheduler_settings(
+    worker_timeout: float, history: str | os.PathLike[str] | None = None
+) -> dict[str, Any]:
+    """Return the settings of a scheduler: those of this call, and what Dask's configuration says.
+
+    Raises
+    ------
+    ValueError
+        A history is wanted, and nothing is recorded.
+    """
     settings: dict[str, Any] = {"worker_timeout": worker_timeout}
+    settings["sight"] = bool(dask.config.get(_SIGHT, True))
+    if history is not None:
+        if not settings["sight"]:
+            raise ValueError(f"history={os.fspath(history)!r} needs {_SIGHT}, which is false")
+        settings["history"] = os.path.abspath(history)
     allowed = dask.config.get(_ALLOWED, None)
     if allowed is not None:
         settings["allowed_losses"] = whole(_ALLOWED, allowed, 0, 2**32 - 1)

@@ -13,6 +13,7 @@ extern crate alloc;
 mod command;
 mod failure;
 mod ids;
+pub mod keys;
 mod options;
 mod report;
 mod runs;

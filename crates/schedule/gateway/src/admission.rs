@@ -200,6 +200,7 @@ impl Core {
                 Value::Str(self.settings.address.clone()),
             ),
             (Value::str("version"), Value::str(env!("CARGO_PKG_VERSION"))),
+            (Value::str("sight"), Value::Bool(self.settings.sight)),
             (
                 Value::str("http"),
                 match &self.settings.http {

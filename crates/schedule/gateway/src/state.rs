@@ -42,6 +42,8 @@ pub struct Settings {
     pub python: Option<String>,
     /// For how long a worker may say nothing.
     pub worker_timeout: Duration,
+    /// Whether workers shall record what they do.
+    pub sight: bool,
     /// When the process started, since the beginning of 1970.
     pub started: Duration,
     /// How many definitions that no task uses are kept: most are used again.

@@ -1,11 +1,13 @@
 //! What the scheduler's thread holds, and what it does with what arrives.
 
 use std::mem;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use tracing::{debug, error, warn};
 use treadle_gateway::{Core, Effect, Effects, Event, Node, error_text};
+use treadle_host::pages::Reply;
 use treadle_messages::{Answer, Call, FromClient, FromWorker, Leave, ToClient, ToWorker, Welcome};
 use treadle_net::{NetError, Peer};
 use treadle_reactor::awake;
@@ -16,6 +18,7 @@ use treadle_types::{Cause, ClientId, Report, WorkerId};
 
 use super::links::{ClientLink, Connection, Links, WorkerLink};
 use super::metrics::Rates;
+use super::sight::{Inbox, Question};
 use super::stream::Stream;
 use super::tracing::Tracing;
 
@@ -43,6 +46,10 @@ pub(super) struct Hub {
     stops: u64,
     pub(super) stream: Stream,
     pub(super) tracing: Tracing,
+    /// Where it is left what is done; `None`: nobody watches.
+    pub(super) sight: Option<Arc<Inbox>>,
+    /// When the cluster was looked at last, for that.
+    pub(super) watched: Duration,
     pub(super) rates: Rates,
     pub(super) is_ending: bool,
     packets: Vec<Packet>,
@@ -51,7 +58,7 @@ pub(super) struct Hub {
 }
 
 impl Hub {
-    pub(super) fn new(core: Core, largest_message: u64) -> Self {
+    pub(super) fn new(core: Core, largest_message: u64, sight: Option<Arc<Inbox>>) -> Self {
         let started = SystemTime::UNIX_EPOCH + core.settings().started;
         Self {
             core,
@@ -64,6 +71,8 @@ impl Hub {
             stops: awake::stops(),
             stream: Stream::default(),
             tracing: Tracing::default(),
+            sight,
+            watched: Duration::ZERO,
             rates: Rates::default(),
             is_ending: false,
             packets: Vec::new(),
@@ -117,6 +126,7 @@ impl Hub {
                 }
                 self.links.end_worker(*worker);
                 self.trace_loss(*worker, cause);
+                self.watch_loss(*worker, cause);
             }
             Effect::ClientLost { client, name, why } => {
                 if let Some(why) = why {
@@ -219,6 +229,7 @@ impl Hub {
                 }
                 self.follow();
                 self.trace_join(worker);
+                self.watch_join(worker);
             }
             Node::Client(client) => {
                 if let Some(node) = self.core.client(client) {
@@ -275,6 +286,9 @@ impl Hub {
         for message in Link::<FromWorker, ToWorker>::decode(packet)? {
             let message = message?;
             if let FromWorker::Report(report) = message {
+                if let Report::Failed { object, error, .. } = &report {
+                    self.watch_failure(worker, *object, error);
+                }
                 self.reports.push(report);
                 continue;
             }
@@ -355,6 +369,7 @@ impl Hub {
             match message? {
                 FromClient::Submit(batch) => {
                     let traced = self.trace_clock(&batch);
+                    self.watch_submission(client, &batch);
                     self.handle(Event::FromClient(client, FromClient::Submit(batch)));
                     if let Some((began, batch)) = traced {
                         self.trace_submission(client, began, batch);
@@ -376,7 +391,9 @@ impl Hub {
     fn call(&mut self, asker: Node, call: Call) {
         self.rates.calls += 1;
         if call.node.is_empty()
-            && let Some(answer) = self.answer_about_past(asker, &call)
+            && let Some(answer) = self
+                .take_records(asker, &call)
+                .or_else(|| self.answer_about_past(asker, &call))
         {
             let answer = answer.map(|value| value.to_bytes().into());
             let result = answer.map_err(|error| error_text(error.to_string()));
@@ -455,8 +472,16 @@ impl Hub {
         let was_stopped = mem::replace(&mut self.stops, stops) != stops;
         self.handle(Event::Tick { was_stopped });
         self.trace_tick();
+        self.watch_tick();
         self.links.look_after_strangers(now);
         self.rates.tick(now);
+    }
+
+    /// Somebody asks what was done.
+    pub(super) fn ask_sight(&self, question: Question, reply: Reply) {
+        if let Some(sight) = &self.sight {
+            sight.ask(question, reply);
+        }
     }
 
     /// Tells everybody that the scheduler ends. Returns the connections, which are being closed.

@@ -10,6 +10,7 @@
 //! | `hub` | what it holds, and what it does with what arrives |
 //! | `links` | the connections, and what is to be sent on them |
 //! | `stream`, `tracing`, `metrics`, `state`, `pages`, `mailbox` | what can be watched |
+//! | `watching`, `sight` | what is recorded always, and a thread that keeps it |
 
 mod hub;
 mod links;
@@ -17,9 +18,11 @@ mod mailbox;
 mod metrics;
 mod pages;
 mod reactor;
+mod sight;
 mod state;
 mod stream;
 mod tracing;
+mod watching;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -34,6 +37,8 @@ use treadle_schedule_wire::NodeError;
 use treadle_scheduler::Config;
 
 use mailbox::Mailbox;
+use sight::SightThread;
+pub use sight::{History, HistoryError, Options as Sight};
 
 /// Settings of a scheduler.
 #[derive(Clone, Debug)]
@@ -44,6 +49,8 @@ pub struct Options {
     pub net: treadle_net::Options,
     /// Pages over HTTP; `None`: there are none.
     pub http: Option<Pages>,
+    /// What is kept of the cluster's doings.
+    pub sight: Sight,
     /// The core's settings.
     pub scheduler: Config,
     /// `major.minor` of the cluster's Python; `None`: that of the first node.
@@ -65,6 +72,7 @@ impl Default for Options {
             },
             net: treadle_net::Options::default(),
             http: Some(Pages::at(SocketAddr::new(loopback, 0))),
+            sight: Sight::default(),
             scheduler: Config::default(),
             python: None,
             worker_timeout: Duration::from_secs(10),
@@ -86,6 +94,7 @@ pub struct Server {
     address: Address,
     cluster: ClusterId,
     http: Option<PageServer>,
+    sight: Option<SightThread>,
     mailbox: Arc<Mailbox>,
     end: Arc<End>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -131,6 +140,9 @@ impl Server {
         }
         if let Some(http) = &self.http {
             http.close();
+        }
+        if let Some(sight) = &self.sight {
+            sight.close();
         }
     }
 

@@ -89,7 +89,7 @@ mod tests {
         let waiting = (0..MOST + 3).map(|_| {
             let asked = Arc::new(());
             let waiting = Arc::downgrade(&asked);
-            let content = Content::State;
+            let content = Content::Metrics;
             let reply: Reply = Box::new(move |_| drop(asked));
             mailbox.post(PageRequest { content, reply });
             waiting

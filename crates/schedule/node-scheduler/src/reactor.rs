@@ -14,6 +14,7 @@ use treadle_scheduler::TICK;
 use super::hub::Hub;
 use super::mailbox::{Mailbox, PageRequest};
 use super::pages;
+use super::sight::{self, About, Inbox};
 use super::{End, Options, Server};
 
 /// The poller's key of what other threads want.
@@ -43,8 +44,9 @@ pub(super) fn start(options: Options) -> Result<Server, NodeError> {
     let listener = Listener::bind(&options.address, &net)?;
     let address = listener.address().clone();
     let mailbox = Arc::new(Mailbox::new(poller.signal(MAIL)));
+    let inbox = options.sight.is_on.then(|| Arc::new(Inbox::new()));
     let http = match options.http {
-        Some(options) => Some(pages::serve(options, &mailbox)?),
+        Some(options) => Some(pages::serve(options, &mailbox, inbox.as_ref())?),
         None => None,
     };
     if let Some(http) = &http
@@ -63,6 +65,7 @@ pub(super) fn start(options: Options) -> Result<Server, NodeError> {
         http: http
             .as_ref()
             .map(|http| (http.link().to_owned(), http.address().port())),
+        sight: inbox.is_some(),
         python: options.python,
         worker_timeout: options.worker_timeout,
         started: SystemTime::now()
@@ -71,11 +74,27 @@ pub(super) fn start(options: Options) -> Result<Server, NodeError> {
         idle_definitions: IDLE_DEFINITIONS,
         hasher: SeedableRandomState::random(),
     };
+    let about = About {
+        address: settings.address.clone(),
+        id: settings.id.clone(),
+        unix: settings.started.as_micros() as u64,
+    };
+    let sight = match &inbox {
+        Some(inbox) => Some(
+            sight::start(&options.sight, about, inbox, &mailbox).map_err(|source| {
+                NodeError::System {
+                    what: "recording what the cluster does",
+                    source,
+                }
+            })?,
+        ),
+        None => None,
+    };
     let core = Core::new(settings, options.scheduler);
     listener.watch(&poller, ACCEPT);
     let end = Arc::new(End::default());
     let reactor = Reactor {
-        hub: Hub::new(core, options.largest_message),
+        hub: Hub::new(core, options.largest_message, inbox),
         poller,
         listener,
         mailbox: Arc::clone(&mailbox),
@@ -100,6 +119,7 @@ pub(super) fn start(options: Options) -> Result<Server, NodeError> {
         address,
         cluster,
         http,
+        sight,
         mailbox,
         end,
         thread: Mutex::new(Some(thread)),
@@ -200,7 +220,7 @@ impl Reactor {
             self.has_mail = false;
             return;
         };
-        reply(content.collect(&self.hub));
+        content.answer(&self.hub, reply);
         self.has_mail = !is_last;
         if self.has_mail {
             self.mailbox.look_again();

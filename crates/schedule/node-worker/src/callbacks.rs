@@ -128,7 +128,7 @@ impl shuffle::Callbacks for ShuffleCallbacks {
 
     fn is_traced(&self) -> bool {
         let inner = self.0.upgrade();
-        inner.is_some_and(|inner| inner.tracing.is_on())
+        inner.is_some_and(|inner| inner.tracing.is_wanted())
     }
 
     fn traced(&self, done: shuffle::Done) {

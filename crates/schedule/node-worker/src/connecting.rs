@@ -140,6 +140,7 @@ impl Worker {
                 options,
             }
         });
+        inner.tracing.recorder.start(&inner.info);
         let worker = Self(inner);
         worker.start_serving()?;
         Ok(worker)

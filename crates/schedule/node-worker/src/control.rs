@@ -11,6 +11,7 @@ use treadle_reactor::thread::lock;
 use super::health;
 use super::inner::Inner;
 use super::parker::Parker;
+use super::recording;
 
 /// While executors are busy it takes in what the scheduler says, and sends what they leave, at most so
 /// often: all of a burst at once.
@@ -21,6 +22,7 @@ const LOOK_IDLE: Duration = health::LOOK;
 /// Looks after a worker until it is over.
 pub(super) fn control(worker: &Weak<Inner>, parker: &Parker) {
     let mut told = Instant::now();
+    let mut has_begun = false;
     let mut looked = Instant::now();
     let mut looks = health::Looks::default();
     let mut watch = health::Watch::default();
@@ -42,6 +44,11 @@ pub(super) fn control(worker: &Weak<Inner>, parker: &Parker) {
             inner.drain(0);
         }
         if told.elapsed() > health::EVERY || inner.is_news.swap(false, Ordering::AcqRel) {
+            // The first one asks for the time.
+            if !has_begun || told.elapsed() > health::EVERY {
+                has_begun = true;
+                recording::send(&inner, false);
+            }
             told = Instant::now();
             health::tell(&inner, &mut watch);
         }

@@ -7,7 +7,7 @@ use treadle_net::Wait;
 use treadle_reactor::thread::lock;
 use treadle_types::Cause;
 
-use super::{FAREWELL, Inner};
+use super::{FAREWELL, Inner, recording};
 
 /// How long a worker that ends waits before it looks whether the scheduler has all that was said.
 const SLICE: Duration = Duration::from_millis(20);
@@ -69,6 +69,7 @@ impl Inner {
     pub(super) fn close(&self, end: End, cause: Cause, log: String) {
         if !self.is_over() {
             let _ = self.leaving.set(end.clone());
+            recording::send(self, true);
             self.say(FromWorker::Leaving { cause, log });
             let deadline = Instant::now() + FAREWELL;
             // Closing stops large messages that are under way, and what follows them.

@@ -27,6 +27,7 @@ use super::casting::CastCalls;
 use super::end::{End, EndCause};
 use super::parker::Parker;
 use super::peers::{Request, Requests};
+use super::recording;
 use super::runs::{Input, Runs, Task};
 use super::tracing::{self, Tracing};
 use super::values::Values;
@@ -264,6 +265,8 @@ impl Inner {
                 ToWorker::ForgetClient(client) => embedder.undefine(client),
                 ToWorker::Withdraw { client, numbers } => embedder.withdraw(client, &numbers),
                 ToWorker::Leave { cause, reason } => {
+                    recording::send(self, true);
+                    self.flush();
                     self.end(End::new(EndCause::Told(cause), &reason));
                 }
                 // Why, only clients are told, and want to know.
@@ -345,6 +348,9 @@ impl Inner {
             }
             ToWorker::Answer(answer) if tracing::is_answer(&answer) => {
                 self.tracing.answered(&answer);
+            }
+            ToWorker::Answer(answer) if recording::is_answer(&answer) => {
+                self.tracing.recorder.answered(&answer);
             }
             ToWorker::Call(ref call) if tracing::is_told(call) => {
                 // At once: what was sent behind it is to be recorded.

@@ -199,7 +199,7 @@ impl Fetching {
                 waiting.push_front(object);
                 return self.fail(inner, worker, &error.to_string());
             }
-            let began = match inner.tracing.is_on() {
+            let began = match inner.tracing.is_wanted() {
                 true => clock::monotonic(),
                 false => 0,
             };
@@ -317,7 +317,7 @@ fn keep(inner: &Inner, from: WorkerId, asked: Asked, arrived: Arrived) {
             None
         }
     };
-    if began > 0 && inner.tracing.is_on() {
+    if began > 0 && inner.tracing.is_wanted() {
         inner.tracing.add(tracing::Event::Fetched {
             object,
             from,

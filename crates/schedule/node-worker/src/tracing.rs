@@ -21,6 +21,7 @@ use treadle_types::{ObjectId, Value, WorkerId};
 
 use super::Inner;
 use super::health::Health;
+use super::recording::{self, Recorder, Timed};
 
 /// How often events are sent.
 const EVERY: Duration = Duration::from_millis(200);
@@ -187,6 +188,8 @@ pub struct Tracing {
     is_on: AtomicBool,
     state: Mutex<State>,
     woken: Condvar,
+    /// What is recorded always.
+    pub(super) recorder: Recorder,
 }
 
 impl Tracing {
@@ -194,6 +197,20 @@ impl Tracing {
     #[inline]
     pub fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// Whether anything is recorded: for a trace, or always.
+    #[inline]
+    pub fn is_wanted(&self) -> bool {
+        self.is_on() || self.recorder.is_on()
+    }
+
+    /// An executor thread has run a task of this key: what is recorded always.
+    #[inline]
+    pub fn timed(&self, task: &Timed, key: &Bytes) {
+        if self.recorder.is_on() {
+            self.recorder.ran(task, key);
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -219,7 +236,26 @@ impl Tracing {
     }
 
     pub(super) fn add(&self, event: Event) {
-        self.record(&mut self.state(), event);
+        if self.recorder.is_on() {
+            match &event {
+                Event::Fetched {
+                    object,
+                    from,
+                    began,
+                    nbytes,
+                    ended,
+                } => {
+                    let times = (*began, *ended);
+                    self.recorder.fetched(*object, *from, times, *nbytes);
+                }
+                Event::Shuffled(done, _) => self.recorder.shuffled(done),
+                // The other end records it, and a task is recorded where it ends.
+                Event::Served { .. } | Event::Ran(_) => {}
+            }
+        }
+        if self.is_on() {
+            self.record(&mut self.state(), event);
+        }
     }
 
     fn record(&self, state: &mut State, event: Event) {
@@ -295,7 +331,7 @@ pub(super) fn is_told(call: &Call) -> bool {
 
 /// Whether an answer is to a call of this module.
 pub(super) fn is_answer(answer: &Answer) -> bool {
-    answer.id & OURS != 0
+    answer.id & OURS != 0 && !recording::is_answer(answer)
 }
 
 /// Sees to it that batches are sent.

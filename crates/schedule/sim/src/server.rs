@@ -74,6 +74,7 @@ impl Server {
             id: "Scheduler".into(),
             address: "sim://scheduler".into(),
             http: None,
+            sight: false,
             python: None,
             worker_timeout: TIMEOUT,
             started: Duration::ZERO,

@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use treadle_host::pages::{Options as Pages, Page, PageServer, Refusals, Text};
+use treadle_host::pages::{Content, Options as Pages, Page, PageServer, Refusals, Text};
 use treadle_host::{Service, ServiceHost, Services};
 use treadle_memory::{
     Consumer as _, Limits, Pool, Reclaim, Segments, Taken, kept, occupied, share_heap,
@@ -455,7 +455,8 @@ fn pages(
                 let name = format!("treadle_shuffle_{name}");
                 format!("# TYPE {name} {kind}\n{name} {value}\n")
             });
-            lines.chain([of_devices]).collect()
+            let text: String = lines.chain([of_devices]).collect();
+            Content::new("text/plain; version=0.0.4", text)
         })
     };
     let (name, domain) = (options.name.clone(), options.domain.clone());
@@ -490,18 +491,18 @@ fn pages(
             "counts": serde_json::Map::from_iter(counts),
             "split_bytes": config().split,
         });
-        Box::new(move || text.to_string())
+        Box::new(move || Content::new("application/json", text.to_string()))
     };
     let pages = vec![
         Page {
             path: "/metrics",
-            kind: "text/plain; version=0.0.4",
-            ask: Box::new(move |reply| reply(metrics())),
+            is_open: false,
+            ask: Box::new(move |_, reply| reply(metrics())),
         },
         Page {
             path: "/json/state",
-            kind: "application/json",
-            ask: Box::new(move |reply| reply(state())),
+            is_open: false,
+            ask: Box::new(move |_, reply| reply(state())),
         },
     ];
     let failed = |reason| tracing::error!(target: treadle_log::SHUFFLE, "{reason}: its pages end");

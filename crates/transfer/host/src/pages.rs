@@ -1,6 +1,6 @@
 //! Pages over HTTP for those who watch a process: who has the token.
 //!
-//! The process says which pages there are ([`Page`]), and hands in the text of one when it is asked for.
+//! The process says which pages there are ([`Page`]), and hands in one when it is asked for.
 //!
 //! `hyper` serves them in a runtime on one thread, which does nothing else. One request a connection,
 //! read only, few at a time: what a browser, `curl` or Prometheus need. A connection has a limit in
@@ -48,6 +48,11 @@ const HEADERS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long what a connection still says is read.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// What a page may do in a browser: run and ask for what comes from here, and nothing else.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
+    font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'";
+/// A browser may keep what stays the same, and asks whether it did.
+const LASTS: &str = "private, no-cache";
 /// What those hear who are turned away. It fits into the buffer of a fresh socket.
 const BUSY: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n\
@@ -96,20 +101,50 @@ pub struct Refusals {
     pub busy: &'static str,
 }
 
-/// Makes the text of a page, on the thread that sends it.
-pub type Text = Box<dyn FnOnce() -> String + Send>;
+/// What is sent.
+#[derive(Clone, Debug)]
+pub struct Content {
+    /// Of HTTP.
+    pub status: u16,
+    /// The type, as in `Content-Type`.
+    pub kind: &'static str,
+    /// The body.
+    pub bytes: Bytes,
+    /// Whether it stays the same under this path: browsers may keep it.
+    pub lasts: bool,
+}
 
-/// Hands in the text of a page. Where it is dropped instead, the page is not to be had.
+impl Content {
+    /// A page that is another one the next time.
+    pub fn new(kind: &'static str, bytes: impl Into<Bytes>) -> Self {
+        Self {
+            status: 200,
+            kind,
+            bytes: bytes.into(),
+            lasts: false,
+        }
+    }
+}
+
+/// Makes a page, on the thread that sends it.
+pub type Text = Box<dyn FnOnce() -> Content + Send>;
+
+/// Hands in a page. Where it is dropped instead, the page is not to be had.
 pub type Reply = Box<dyn FnOnce(Text) + Send>;
+
+/// Asks for a page: with the query of the request, which may be empty, as it came. Must not block: the
+/// reply may be handed in later, elsewhere.
+pub type Ask = Box<dyn Fn(&str, Reply) + Send + Sync>;
 
 /// A page of a process.
 pub struct Page {
-    /// Its path, which begins with a slash.
+    /// Its path, which begins with a slash. That of `/` is also had under `/status`, in the place of the
+    /// list of pages.
     pub path: &'static str,
-    /// The type of its content, as in `Content-Type`.
-    pub kind: &'static str,
-    /// Somebody wants it. Must not block: the reply may be handed in later, elsewhere.
-    pub ask: Box<dyn Fn(Reply) + Send + Sync>,
+    /// Whether it says nothing of the process: then no token is needed.
+    pub is_open: bool,
+    /// Somebody wants it.
+    pub ask: Ask,
 }
 
 /// The server of pages. It ends when it is closed or dropped.
@@ -144,9 +179,11 @@ impl PageServer {
         let link = link(address, own_name.as_deref(), &token);
         let mut names = options.names;
         names.extend(own_name);
-        let paths: Vec<_> = pages.iter().map(|page| page.path).collect();
+        let paths: Vec<_> = pages.iter().map(|page| (page.path, page.is_open)).collect();
+        let listed = paths.iter().filter(|(_, is_open)| !is_open);
+        let listed: Vec<_> = listed.map(|(path, _)| *path).collect();
         let server = Arc::new(Server {
-            index: format!("/health {}\n", paths.join(" ")),
+            index: format!("/health {}\n", listed.join(" ")),
             access: Access {
                 token,
                 names,
@@ -344,16 +381,19 @@ impl Server {
             Err((status, text)) => plain(status, text),
             Ok(Wanted::Health) => plain(StatusCode::OK, "ok\n"),
             Ok(Wanted::Index) => plain(StatusCode::OK, self.index.clone()),
-            Ok(Wanted::Page(page)) => self.page(&self.pages[page], until).await,
+            Ok(Wanted::Page(page)) => {
+                let query = request.uri().query().unwrap_or_default();
+                self.page(&self.pages[page], query, until).await
+            }
         })
     }
 
-    async fn page(&self, page: &Page, until: Instant) -> Answer {
+    async fn page(&self, page: &Page, query: &str, until: Instant) -> Answer {
         let (sender, text) = oneshot::channel::<Text>();
         // Whoever asked may be gone.
-        (page.ask)(Box::new(|text| drop(sender.send(text))));
+        (page.ask)(query, Box::new(|text| drop(sender.send(text))));
         match timeout_at(until, text).await {
-            Ok(Ok(text)) => answer(StatusCode::OK, page.kind, text()),
+            Ok(Ok(text)) => answer(text()),
             Ok(Err(_)) | Err(_) => {
                 plain(StatusCode::SERVICE_UNAVAILABLE, self.access.refusals.busy)
             }
@@ -370,14 +410,20 @@ async fn linger(mut stream: TcpStream) -> io::Result<()> {
 }
 
 fn plain(status: StatusCode, text: impl Into<Bytes>) -> Answer {
-    answer(status, "text/plain; charset=utf-8", text)
+    answer(Content {
+        status: status.as_u16(),
+        ..Content::new("text/plain; charset=utf-8", text)
+    })
 }
 
-fn answer(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Answer {
+fn answer(content: Content) -> Answer {
+    let status = StatusCode::from_u16(content.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let cache = if content.lasts { LASTS } else { "no-store" };
     let builder = Response::builder()
         .status(status)
-        .header(header::CONTENT_TYPE, kind)
-        .header(header::CACHE_CONTROL, "no-store")
+        .header(header::CONTENT_TYPE, content.kind)
+        .header(header::CACHE_CONTROL, cache)
+        .header(header::CONTENT_SECURITY_POLICY, POLICY)
         // The address of a page holds the token: where links on it lead is not told.
         .header(header::REFERRER_POLICY, "no-referrer")
         .header(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
@@ -387,6 +433,6 @@ fn answer(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Ans
         StatusCode::SERVICE_UNAVAILABLE => builder.header(header::RETRY_AFTER, "1"),
         _ => builder,
     };
-    let body = Full::new(text.into());
+    let body = Full::new(content.bytes);
     builder.body(body).expect("all of it is known to be valid")
 }

@@ -5,6 +5,7 @@ mod class;
 mod connection;
 mod directory;
 mod error;
+mod history;
 mod registry;
 mod scheduler;
 mod security;
@@ -101,6 +102,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<connection::Undecoded>()?;
     module.add_class::<directory::Directory>()?;
     module.add_class::<scheduler::Scheduler>()?;
+    module.add_class::<history::History>()?;
     service::register(module)?;
     module.add_class::<worker::Worker>()
 }

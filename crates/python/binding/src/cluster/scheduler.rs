@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use treadle_host::pages::Options as Pages;
 use treadle_interpreter::refuse_forked;
@@ -166,6 +167,10 @@ fn set(options: &mut Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<
         "allowed_losses" => options.scheduler.allowed_losses = value.extract()?,
         "patience" => options.scheduler.patience = seconds(value)?,
         "python" => options.python = Some(value.extract()?),
+        "sight" => options.sight.is_on = value.extract()?,
+        "sight_memory" => options.sight.memory = value.extract()?,
+        "history" => options.sight.history = Some(value.extract::<PathBuf>()?),
+        "history_limit" => options.sight.longest_history = value.extract()?,
         "bandwidth" => options.scheduler.bandwidth = value.extract()?,
         _ => {
             return Err(PyTypeError::new_err(format!(

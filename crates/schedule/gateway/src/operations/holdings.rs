@@ -5,6 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use treadle_types::keys::prefix;
 use treadle_types::{TaskId, Value, WorkerId};
 
 use super::{Answered, Arguments, int};
@@ -96,7 +97,7 @@ impl Core {
                 continue;
             };
             if is_summary {
-                *sums.entry(prefix(&key)).or_default() += nbytes;
+                *sums.entry(prefix(&key.to_bytes()).to_owned()).or_default() += nbytes;
             } else {
                 entries.push((key, int(nbytes)));
             }
@@ -139,54 +140,5 @@ impl Core {
             entries.push((self.address(worker), Value::List(keys)));
         }
         Ok(Some(Value::Dict(entries)))
-    }
-}
-
-/// The part of a key before its token, as `dask.utils.key_split` has it: the words before the first
-/// one that has digits in it.
-pub(crate) fn prefix(key: &Value) -> String {
-    let text = match key {
-        Value::Tuple(items) => match items.first() {
-            Some(Value::Str(text)) => text,
-            _ => return "Other".to_owned(),
-        },
-        Value::Str(text) => text,
-        _ => return "Other".to_owned(),
-    };
-    let text = text.trim_start_matches(['(', '\'', '"']);
-    let mut words = text.split('-');
-    let mut found = words.next().unwrap_or_default().to_owned();
-    for word in words {
-        let is_token = word.len() == 8 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
-        if is_token || word.is_empty() || !word.bytes().all(|byte| byte.is_ascii_alphabetic()) {
-            break;
-        }
-        found.push('-');
-        found.push_str(word);
-    }
-    if found.len() == 32 && found.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return "data".to_owned();
-    }
-    found
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn prefixes_are_those_of_dask() {
-        let tuple = Value::Tuple(vec![Value::str("x-2"), Value::Int(1)]);
-        for (key, expected) in [
-            (Value::str("x"), "x"),
-            (Value::str("x-1"), "x"),
-            (Value::str("x-1-2-3"), "x"),
-            (tuple, "x"),
-            (Value::str("hello-world-1"), "hello-world"),
-            (Value::str("ae05086432ca935f6eba409a8ecd4896"), "data"),
-            (Value::Int(3), "Other"),
-        ] {
-            assert_eq!(prefix(&key), expected, "{key:?}");
-        }
     }
 }

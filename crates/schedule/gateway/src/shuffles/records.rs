@@ -132,6 +132,15 @@ impl Core {
         }
     }
 
+    /// The names of the shuffles that run, and what is known of each.
+    pub fn running_shuffles(&self) -> impl Iterator<Item = (&str, Record)> {
+        let records = &self.shuffles.records;
+        records.about.iter().filter_map(|(&shuffle, about)| {
+            let record = records.recorder.record(self.now, shuffle)?;
+            Some((&*about.name, record))
+        })
+    }
+
     /// The records of all shuffles that are known, the first one first.
     pub(crate) fn shuffle_records(&self) -> Answered {
         let records = &self.shuffles.records;

@@ -30,8 +30,8 @@ pub(super) struct Access {
     pub(super) names: Vec<String>,
     /// Where the server listens.
     pub(super) bound: IpAddr,
-    /// Those of the process's pages.
-    pub(super) paths: Vec<&'static str>,
+    /// Those of the process's pages, and whether they are for everybody.
+    pub(super) paths: Vec<(&'static str, bool)>,
     pub(super) refusals: Refusals,
 }
 
@@ -56,17 +56,21 @@ impl Access {
         if path == "/health" {
             return Ok(Wanted::Health);
         }
+        // `/status` is where dashboards of Dask are, and what people are sent to.
+        let is_first = matches!(path, "/" | "/status");
+        let path = if is_first { "/" } else { path };
+        let page = self.paths.iter().position(|(own, _)| *own == path);
+        if let Some(page) = page.filter(|page| self.paths[*page].1) {
+            return Ok(Wanted::Page(page));
+        }
         let query = request.uri().query().unwrap_or_default();
         if !self.is_token(request.headers(), query) {
             return Err((StatusCode::UNAUTHORIZED, self.refusals.unauthorized));
         }
-        match path {
-            // `/status` is where dashboards of Dask are, and what people are sent to.
-            "/" | "/status" => Ok(Wanted::Index),
-            path => match self.paths.iter().position(|own| *own == path) {
-                Some(page) => Ok(Wanted::Page(page)),
-                None => Err((StatusCode::NOT_FOUND, "there is no such page\n")),
-            },
+        match page {
+            Some(page) => Ok(Wanted::Page(page)),
+            None if is_first => Ok(Wanted::Index),
+            None => Err((StatusCode::NOT_FOUND, "there is no such page\n")),
         }
     }
 
@@ -134,7 +138,11 @@ mod tests {
             token: "0123456789abcdef".into(),
             names: vec!["node7".into()],
             bound: LOCAL,
-            paths: vec!["/metrics", "/json/state"],
+            paths: vec![
+                ("/metrics", false),
+                ("/json/state", false),
+                ("/assets/a.js", true),
+            ],
             refusals: Refusals {
                 unauthorized: "no token",
                 foreign_host: "another host",
@@ -198,6 +206,9 @@ mod tests {
         assert_eq!(get("/nothing", &[]), 401);
         assert_eq!(get("/nothing?token=0123456789abcdef", &[]), 404);
         assert_eq!(get("/health", &[]), 200);
+        // What has nothing of the process is for everybody.
+        assert_eq!(get("/assets/a.js", &[]), 200);
+        assert_eq!(get("/assets/../metrics", &[]), 401);
     }
 
     #[test]

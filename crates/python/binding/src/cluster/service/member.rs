@@ -252,7 +252,7 @@ struct Traced(Arc<Tracing>);
 
 impl Observer for Traced {
     fn is_traced(&self) -> bool {
-        self.0.is_on()
+        self.0.is_wanted()
     }
 
     fn traced(&self, done: Done, shuffle: String) {

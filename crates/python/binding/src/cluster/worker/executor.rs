@@ -96,6 +96,7 @@ fn work(py: Python<'_>, shared: &Arc<WorkerShared>, context: &Context) {
 /// Runs a task and reports what came of it; whether reports should be sent now.
 fn run(py: Python<'_>, shared: &Arc<WorkerShared>, context: &Context, task: Task) -> bool {
     let began = clock::now();
+    let mut ended = 0;
     let outcome = match split(&task.recipe) {
         Some((key, body)) => {
             let current = Current {
@@ -109,7 +110,8 @@ fn run(py: Python<'_>, shared: &Arc<WorkerShared>, context: &Context, task: Task
             shared.observe(py, &current.key, "ready", "executing");
             let stages = Stages::begin(shared, &task, &current.key, began);
             let outcome = attempt(py, shared, context, &task, &current.key, &body, &stages);
-            stages.end(shared, &task, &current.key, &outcome);
+            ended = clock::now();
+            stages.end(shared, &task, &current.key, &outcome, ended);
             let end = match outcome {
                 Outcome::Returned(_) => "memory",
                 Outcome::GivenBack => "rescheduled",
@@ -132,7 +134,10 @@ fn run(py: Python<'_>, shared: &Arc<WorkerShared>, context: &Context, task: Task
         // A plugin forked, or what keeps the value.
         end_child(py, &task, None);
     }
-    let duration = Duration::from_nanos(clock::now() - began);
+    if ended == 0 {
+        ended = clock::now();
+    }
+    let duration = Duration::from_nanos(ended - began);
     let flush = shared.node.done(&task, outcome, duration);
     if flush {
         // What it held of values may be the last of them.

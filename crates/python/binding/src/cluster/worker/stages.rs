@@ -1,10 +1,10 @@
-//! What a task's run is made of, for those who trace the cluster.
+//! What a task's run is made of, for those who watch the cluster.
 
 use super::shared::WorkerShared;
 use bytes::Bytes;
 use std::cell::Cell;
 use treadle_interpreter::clock;
-use treadle_node_worker::{Ran, Task};
+use treadle_node_worker::{Ran, Task, Timed};
 use treadle_worker::Outcome;
 
 thread_local! {
@@ -36,7 +36,12 @@ impl Lanes {
 
 /// When the stages of a task ended; 0: nobody looked.
 pub(super) struct Stages {
+    /// Whether somebody traces.
     is_on: bool,
+    /// Whether times are recorded.
+    is_timed: bool,
+    /// Whether there are inputs to read.
+    reads: bool,
     began: u64,
     read: Cell<u64>,
     computed: Cell<u64>,
@@ -54,6 +59,8 @@ impl Stages {
         }
         Self {
             is_on,
+            is_timed: tracing.is_wanted(),
+            reads: task.reads().next().is_some(),
             began,
             read: Cell::new(0),
             computed: Cell::new(0),
@@ -64,7 +71,7 @@ impl Stages {
     /// Its inputs are there.
     #[inline]
     pub(super) fn read(&self) {
-        if self.is_on {
+        if self.is_timed && self.reads {
             self.read.set(clock::now());
         }
     }
@@ -80,36 +87,62 @@ impl Stages {
     /// Its function has returned.
     #[inline]
     pub(super) fn computed(&self) {
-        if self.is_on {
+        if self.is_timed {
             self.computed.set(clock::now());
         }
     }
 
     /// It is over.
     #[inline]
-    pub(super) fn end(self, shared: &WorkerShared, task: &Task, key: &Bytes, outcome: &Outcome) {
-        if !shared.node.tracing().is_on() {
+    pub(super) fn end(
+        self,
+        shared: &WorkerShared,
+        task: &Task,
+        key: &Bytes,
+        outcome: &Outcome,
+        ended: u64,
+    ) {
+        let tracing = shared.node.tracing();
+        if !tracing.is_wanted() {
             return;
         }
-        let ended = clock::now();
-        let function = self.function.get();
-        let function = function.and_then(|number| shared.node.definition_name(task.client, number));
         let (nbytes, is_good) = match outcome {
             Outcome::Returned(returned) => (returned.nbytes, true),
             _ => (0, false),
         };
         let known = |time: u64, otherwise| if time == 0 { otherwise } else { time };
-        shared.node.tracing().ran(Ran {
+        let timed = Timed {
             lane: LANE.get(),
             object: task.object,
-            key: Bytes::copy_from_slice(key),
-            function: function.unwrap_or_default(),
             began: self.began,
             read: known(self.read.get(), self.began),
             computed: known(self.computed.get(), ended),
             ended,
             nbytes,
             is_good,
+        };
+        tracing.timed(&timed, key);
+        if tracing.is_on() {
+            self.trace(shared, task, key, &timed);
+        }
+    }
+
+    /// The same for who traces, with more of it.
+    #[cold]
+    fn trace(&self, shared: &WorkerShared, task: &Task, key: &Bytes, timed: &Timed) {
+        let function = self.function.get();
+        let function = function.and_then(|number| shared.node.definition_name(task.client, number));
+        shared.node.tracing().ran(Ran {
+            lane: timed.lane,
+            object: timed.object,
+            key: Bytes::copy_from_slice(key),
+            function: function.unwrap_or_default(),
+            began: timed.began,
+            read: timed.read,
+            computed: timed.computed,
+            ended: timed.ended,
+            nbytes: timed.nbytes,
+            is_good: timed.is_good,
             reads: task.reads().collect(),
         });
     }

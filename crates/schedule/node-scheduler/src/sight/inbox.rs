@@ -1,0 +1,204 @@
+//! What other threads leave for the one that watches.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use treadle_host::pages::Reply;
+use treadle_reactor::clock;
+use treadle_reactor::thread::lock;
+use treadle_sight::Event;
+use treadle_types::{ObjectId, WorkerId};
+
+use super::questions::Question;
+use super::submissions::Submitted;
+
+/// Bytes that may wait; then batches are dropped.
+const MOST: usize = 64 << 20;
+/// Things that may wait; then all but questions are dropped.
+const MOST_ITEMS: usize = 1 << 14;
+/// Questions that may wait.
+const MOST_QUESTIONS: usize = 16;
+/// Errors that may wait: the latest 50 are shown.
+const MOST_ERRORS: usize = 100;
+/// Bytes that are not waited for.
+const MANY: usize = 4 << 20;
+/// How long what was left may wait.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Something to take in.
+pub(in crate::sight) enum What {
+    Batch(WorkerId, Bytes),
+    Event(Event<'static>),
+    Submitted(Submitted),
+    /// A task raised: its key, and what.
+    Raised {
+        worker: WorkerId,
+        object: ObjectId,
+        key: Bytes,
+        error: Bytes,
+    },
+    Ask(Question, Reply),
+}
+
+/// Something to take in, and when it was left: nanoseconds since the start.
+pub(crate) struct Item {
+    pub(in crate::sight) now: u64,
+    pub(in crate::sight) what: What,
+}
+
+impl fmt::Debug for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Item")
+            .field("now", &self.now)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    items: VecDeque<Item>,
+    bytes: usize,
+    questions: usize,
+    errors: usize,
+    dropped: u64,
+}
+
+/// Where things are left.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    /// When the scheduler started, by the clock of spans.
+    epoch: u64,
+    state: Mutex<State>,
+    woken: Condvar,
+    is_over: AtomicBool,
+}
+
+impl Inbox {
+    pub(crate) fn new() -> Self {
+        Self {
+            epoch: clock::monotonic(),
+            state: Mutex::default(),
+            woken: Condvar::new(),
+            is_over: AtomicBool::new(false),
+        }
+    }
+
+    /// Nanoseconds since the start.
+    pub(crate) fn now(&self) -> u64 {
+        clock::monotonic().saturating_sub(self.epoch)
+    }
+
+    /// What a worker's clock shows when this inbox began to count.
+    pub(in crate::sight) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    fn leave(&self, bytes: usize, what: What) {
+        let now = self.now();
+        let mut state = lock(&self.state);
+        let (is_question, is_error) = (
+            matches!(what, What::Ask(..)),
+            matches!(what, What::Raised { .. }),
+        );
+        let has_room = match what {
+            What::Ask(..) => state.questions < MOST_QUESTIONS,
+            What::Raised { .. } => state.errors < MOST_ERRORS,
+            _ => state.bytes + bytes <= MOST && state.items.len() < MOST_ITEMS,
+        };
+        if !has_room {
+            state.dropped += u64::from(!is_question && !is_error);
+            return;
+        }
+        state.bytes += bytes;
+        state.questions += usize::from(is_question);
+        state.errors += usize::from(is_error);
+        state.items.push_back(Item { now, what });
+        if is_question || state.bytes >= MANY {
+            self.woken.notify_one();
+        }
+    }
+
+    /// What a worker recorded.
+    pub(crate) fn batch(&self, worker: WorkerId, bytes: Bytes) {
+        self.leave(bytes.len(), What::Batch(worker, bytes));
+    }
+
+    /// Something happened.
+    pub(crate) fn event(&self, event: Event<'static>) {
+        self.leave(0, What::Event(event));
+    }
+
+    /// Tasks were submitted.
+    pub(crate) fn submitted(&self, submitted: Submitted) {
+        self.leave(submitted.bytes(), What::Submitted(submitted));
+    }
+
+    /// A task raised.
+    pub(crate) fn raised(&self, worker: WorkerId, object: ObjectId, key: &[u8], error: &Bytes) {
+        let what = What::Raised {
+            worker,
+            object,
+            key: Bytes::copy_from_slice(key),
+            error: error.clone(),
+        };
+        self.leave(error.len(), what);
+    }
+
+    /// Somebody asks. One too many is dropped, which its sender notices.
+    pub(crate) fn ask(&self, question: Question, reply: Reply) {
+        self.leave(0, What::Ask(question, reply));
+    }
+
+    /// What there is, and how many batches were dropped. Waits until there is much, a question, or for a
+    /// while; `None`: it is over, and nothing is left.
+    pub(in crate::sight) fn take(&self) -> Option<(VecDeque<Item>, u64)> {
+        let state = lock(&self.state);
+        let waited = self.woken.wait_timeout_while(state, PAUSE, |state| {
+            state.questions == 0 && state.bytes < MANY && !self.is_over.load(Ordering::Acquire)
+        });
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        if self.is_over.load(Ordering::Acquire) && state.items.is_empty() {
+            return None;
+        }
+        (state.bytes, state.questions, state.errors) = (0, 0, 0);
+        let dropped = std::mem::take(&mut state.dropped);
+        Some((std::mem::take(&mut state.items), dropped))
+    }
+
+    /// Nothing more will come.
+    pub(crate) fn end(&self) {
+        let _state = lock(&self.state);
+        self.is_over.store(true, Ordering::Release);
+        self.woken.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_much_is_dropped_and_counted() {
+        let inbox = Inbox::new();
+        let many = Bytes::from(vec![0; MOST / 4]);
+        for _ in 0..6 {
+            inbox.batch(WorkerId(1), many.clone());
+        }
+        for _ in 0..MOST_QUESTIONS + 2 {
+            inbox.ask(Question::Overview, Box::new(|_| ()));
+        }
+        let (items, dropped) = inbox.take().unwrap();
+        assert_eq!((items.len(), dropped), (4 + MOST_QUESTIONS, 2));
+        for _ in 0..MOST_ITEMS + 1 {
+            inbox.event(Event::Dropped(0));
+        }
+        inbox.end();
+        let (items, dropped) = inbox.take().unwrap();
+        assert_eq!((items.len(), dropped), (MOST_ITEMS, 1));
+        assert!(inbox.take().is_none());
+    }
+}

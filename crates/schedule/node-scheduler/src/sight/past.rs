@@ -1,0 +1,135 @@
+//! The pages of a history file, without a cluster.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use treadle_host::pages::{Options as Pages, Page, PageServer, Refusals};
+use treadle_reactor::thread::lock;
+use treadle_sight::Sight;
+use treadle_sight::history::{Blocks, MAGIC};
+
+use super::answers::{Answer, answer, page_of};
+use super::assets;
+use super::questions::{PATHS, Question};
+
+/// Bytes for spans: all of a file that is as long as it may be.
+const MEMORY: usize = 4 << 30;
+/// The longest file that is read.
+const LONGEST: u64 = 8 << 30;
+
+const REFUSALS: Refusals = Refusals {
+    unauthorized: "these pages are for who has their link: treadle history shows it\n",
+    foreign_host: "the Host of the request is no name of this server: use its address\n",
+    busy: "these pages are busy, or gone\n",
+};
+
+/// Why a history cannot be shown.
+#[derive(Debug, thiserror::Error)]
+pub enum HistoryError {
+    /// The file cannot be read.
+    #[error("{path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is something else.
+    #[error("{0} is no history of Treadle, or one of another version")]
+    Other(PathBuf),
+    /// The pages cannot be served.
+    #[error("serving pages at {address}: {source}")]
+    Serve {
+        /// Where.
+        address: std::net::SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// The pages of a history file. They end when it is closed or dropped.
+#[derive(Debug)]
+pub struct History {
+    pages: PageServer,
+    /// Events that were read, and those that could not be.
+    counts: (u64, u64),
+}
+
+impl History {
+    /// Reads a file, and serves its pages.
+    ///
+    /// # Errors
+    /// When it cannot be read or is something else, or the port is taken.
+    pub fn open(path: &Path, options: Pages) -> Result<Self, HistoryError> {
+        let read = |source| HistoryError::Read {
+            path: path.to_owned(),
+            source,
+        };
+        if std::fs::metadata(path).map_err(read)?.len() > LONGEST {
+            let error = io::Error::other(format!("it has more than {LONGEST} bytes"));
+            return Err(read(error));
+        }
+        let bytes = std::fs::read(path).map_err(read)?;
+        if !bytes.starts_with(MAGIC) {
+            return Err(HistoryError::Other(path.to_owned()));
+        }
+        let mut sight = Sight::new(MEMORY);
+        let mut counts = (0, 0);
+        for block in Blocks::new(&bytes) {
+            let taken = block.and_then(|(now, event)| sight.handle(&event, now));
+            match taken {
+                Ok(()) => counts.0 += 1,
+                Err(_) => counts.1 += 1,
+            }
+        }
+        drop(bytes);
+        let sight = Arc::new(Mutex::new(sight));
+        let mut pages: Vec<Page> = assets().collect();
+        pages.extend(PATHS.into_iter().map(|path| page(path, &sight)));
+        let address = options.address;
+        let failed =
+            |reason| tracing::error!(target: treadle_log::SCHEDULER, "{reason}: the pages end");
+        let pages = PageServer::start(options, pages, REFUSALS, failed)
+            .map_err(|source| HistoryError::Serve { address, source })?;
+        Ok(Self { pages, counts })
+    }
+
+    /// The link to the pages, with the token that lets in.
+    pub fn link(&self) -> &str {
+        self.pages.link()
+    }
+
+    /// Events that were read, and those that could not be.
+    pub fn counts(&self) -> (u64, u64) {
+        self.counts
+    }
+
+    /// Ends the pages.
+    pub fn close(&self) {
+        self.pages.close();
+    }
+}
+
+fn page(path: &'static str, sight: &Arc<Mutex<Sight>>) -> Page {
+    let sight = Arc::clone(sight);
+    Page {
+        path,
+        is_open: false,
+        ask: Box::new(move |query, reply| {
+            let question = match Question::of(path, query) {
+                Ok(question) => question,
+                Err(content) => return reply(page_of(content)),
+            };
+            match answer(&lock(&sight), question, 0, false) {
+                Answer::Page(text) => reply(text),
+                Answer::AskKey(span) => {
+                    let question = Question::Keyed(span, Vec::new());
+                    if let Answer::Page(text) = answer(&lock(&sight), question, 0, false) {
+                        reply(text);
+                    }
+                }
+            }
+        }),
+    }
+}

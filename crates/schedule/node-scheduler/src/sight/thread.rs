@@ -1,0 +1,253 @@
+//! The thread that watches.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use tracing::warn;
+use treadle_reactor::thread::{self, caught, lock};
+use treadle_sight::history::{MAGIC, put_block};
+use treadle_sight::{Event, Sight, about_error};
+
+use super::answers::{Answer, answer};
+use super::inbox::{Inbox, Item, What};
+use super::submissions::Submissions;
+use super::{Options, errors};
+use crate::mailbox::{Mailbox, PageRequest};
+use crate::pages::Content;
+
+/// What a history is of.
+pub(crate) struct About {
+    pub(crate) address: String,
+    pub(crate) id: String,
+    /// Microseconds since 1970.
+    pub(crate) unix: u64,
+}
+
+/// The thread, which ends when it is closed.
+#[derive(Debug)]
+pub(crate) struct SightThread {
+    inbox: Arc<Inbox>,
+    /// That of the thread.
+    process: u32,
+    running: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl SightThread {
+    /// Ends it, when it has taken in what was left.
+    pub(crate) fn close(&self) {
+        self.inbox.end();
+        let Some(running) = lock(&self.running).take() else {
+            return;
+        };
+        if self.process == std::process::id() {
+            // A panic was printed by itself.
+            let _ = running.join();
+        } else {
+            // A forked child has no such thread.
+            std::mem::forget(running);
+        }
+    }
+}
+
+impl Drop for SightThread {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Starts it.
+///
+/// # Errors
+/// When the history cannot be written, or the system has no more threads.
+pub(crate) fn start(
+    options: &Options,
+    about: About,
+    inbox: &Arc<Inbox>,
+    mailbox: &Arc<Mailbox>,
+) -> io::Result<SightThread> {
+    let history = match &options.history {
+        Some(path) => Some(Writer::create(path, &about, options.longest_history)?),
+        None => None,
+    };
+    let mut watcher = Watcher {
+        sight: Sight::new(options.memory),
+        submissions: Submissions::default(),
+        history,
+        inbox: Arc::clone(inbox),
+        mailbox: Arc::clone(mailbox),
+    };
+    watcher.take_event(
+        &Event::Began {
+            address: about.address,
+            id: about.id,
+            version: env!("CARGO_PKG_VERSION").into(),
+            unix: about.unix,
+            clock: watcher.inbox.epoch(),
+        },
+        0,
+    );
+    let body = move || {
+        if let Err(reason) = caught(|| watcher.run()) {
+            warn!(target: treadle_log::SCHEDULER, "{reason}: nothing is recorded any more");
+        }
+    };
+    Ok(SightThread {
+        inbox: Arc::clone(inbox),
+        process: std::process::id(),
+        running: Mutex::new(Some(thread::start("treadle-sight", body)?)),
+    })
+}
+
+struct Watcher {
+    sight: Sight,
+    submissions: Submissions,
+    history: Option<Writer>,
+    inbox: Arc<Inbox>,
+    mailbox: Arc<Mailbox>,
+}
+
+impl Watcher {
+    fn run(&mut self) {
+        while let Some((items, dropped)) = self.inbox.take() {
+            for item in items {
+                self.take(item);
+            }
+            if dropped > 0 {
+                let now = self.inbox.now();
+                self.take_event(&Event::Dropped(dropped), now);
+            }
+            if let Some(history) = &mut self.history
+                && let Err(error) = history.flush()
+            {
+                let path = history.path.display();
+                warn!(target: treadle_log::SCHEDULER, "the history at {path} ends: {error}");
+                self.history = None;
+            }
+        }
+    }
+
+    fn take(&mut self, Item { now, what }: Item) {
+        match what {
+            What::Batch(worker, bytes) => {
+                let event = Event::Batch {
+                    worker,
+                    bytes: &bytes,
+                };
+                self.take_event(&event, now);
+            }
+            What::Event(event) => self.take_event(&event, now),
+            What::Submitted(submitted) => {
+                for event in self.submissions.take(&submitted) {
+                    self.take_event(&event, now);
+                }
+            }
+            What::Raised {
+                worker,
+                object,
+                key,
+                error,
+            } => {
+                let key = treadle_types::Value::from_bytes(&key);
+                let key = key.map(|key| treadle_types::keys::display(&key));
+                let event = Event::Failed {
+                    object: object.to_u64(),
+                    key: about_error(key.as_deref().unwrap_or("(an unreadable key)")),
+                    worker,
+                    text: about_error(errors::text(&error).unwrap_or("(unknown)")),
+                };
+                self.take_event(&event, now);
+            }
+            What::Ask(question, reply) => {
+                match answer(&self.sight, question, self.inbox.now(), true) {
+                    Answer::Page(text) => reply(text),
+                    Answer::AskKey(span) => self.mailbox.post(PageRequest {
+                        content: Content::Span(span),
+                        reply,
+                    }),
+                }
+            }
+        }
+    }
+
+    fn take_event(&mut self, event: &Event<'_>, now: u64) {
+        if let Err(error) = self.sight.handle(event, now) {
+            warn!(target: treadle_log::SCHEDULER, "what a worker recorded cannot be read: {error}");
+            return;
+        }
+        if let Some(history) = &mut self.history {
+            history.add(event, now);
+        }
+    }
+}
+
+/// Writes the history.
+struct Writer {
+    path: PathBuf,
+    file: File,
+    waiting: Vec<u8>,
+    written: u64,
+    longest: u64,
+    is_full: bool,
+}
+
+impl Writer {
+    /// Makes a new file; in a directory, one that is named by the time.
+    fn create(path: &Path, about: &About, longest: u64) -> io::Result<Self> {
+        let path = match path.is_dir() {
+            true => {
+                let id: String = about
+                    .id
+                    .chars()
+                    .filter(char::is_ascii_alphanumeric)
+                    .collect();
+                let id = &id[id.len().saturating_sub(8)..];
+                path.join(format!("treadle-{}-{id}.history", about.unix / 1_000_000))
+            }
+            false => path.to_owned(),
+        };
+        // Keys and errors are for whoever runs the cluster.
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path);
+        let file = file.map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+        })?;
+        Ok(Self {
+            path,
+            file,
+            waiting: MAGIC.to_vec(),
+            written: 0,
+            longest,
+            is_full: false,
+        })
+    }
+
+    fn add(&mut self, event: &Event<'_>, now: u64) {
+        if self.is_full {
+            return;
+        }
+        put_block(now, event, &mut self.waiting);
+        if self.written + self.waiting.len() as u64 > self.longest {
+            self.is_full = true;
+            let (path, longest) = (self.path.display(), self.longest);
+            warn!(
+                target: treadle_log::SCHEDULER,
+                "the history at {path} has {longest} bytes, as many as it may: it ends here"
+            );
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.write_all(&self.waiting)?;
+        self.written += self.waiting.len() as u64;
+        self.waiting.clear();
+        self.waiting.shrink_to(1 << 20);
+        Ok(())
+    }
+}

@@ -1,0 +1,454 @@
+//! What the worker does, always recorded, in a ring of fixed size: the scheduler gets it twice a second.
+//!
+//! A trace ([`tracing`](super::tracing)) has more of each event, and is there while somebody asks for it.
+//! Both record at the same places.
+
+use std::collections::{HashMap, VecDeque};
+use std::mem;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use rustix::time::{ClockId, clock_gettime};
+use treadle_messages::{Answer, Call, FromWorker};
+use treadle_reactor::clock;
+use treadle_reactor::thread::lock;
+use treadle_schedule_wire::trace::SIGHT;
+use treadle_shuffle_node::{Activity, Done};
+use treadle_sight::{Batch, Head, Kind, Record};
+use treadle_types::{ObjectId, Value, WorkerId, keys};
+
+use super::Inner;
+
+/// What waits to be sent, of 56 bytes each: 14 MiB; then the oldest are lost.
+const MOST: usize = 1 << 18;
+/// As many keep their room while nothing waits.
+const FEW: usize = 1 << 14;
+const _: () = assert!(MOST * size_of::<Record>() <= 16 << 20);
+/// Records of one batch.
+const IN_BATCH: usize = 1 << 14;
+/// Groups that are told apart; number 0 is all others.
+const MOST_GROUPS: usize = 1 << 12;
+/// The keys of tasks that take so many nanoseconds are sent, too. The scheduler is asked for others, as
+/// long as it knows them.
+const LONG: u64 = 2_000_000;
+/// Keys that wait to be sent.
+const MOST_KEYS: usize = 1 << 12;
+/// Batches that are not answered yet, and may be no more.
+const UNANSWERED: u32 = 8;
+/// Marks numbers of this module's calls, beside those of traces.
+const OURS: u64 = 0b11 << 62;
+
+/// A task that ran. Times are nanoseconds of `CLOCK_MONOTONIC`.
+#[derive(Clone, Copy, Debug)]
+pub struct Timed {
+    /// Which of the worker's executor threads ran it.
+    pub lane: u32,
+    /// The attempt.
+    pub object: ObjectId,
+    /// When its inputs began to be read.
+    pub began: u64,
+    /// When they were there, as Python objects.
+    pub read: u64,
+    /// When its function had returned.
+    pub computed: u64,
+    /// When its value was kept.
+    pub ended: u64,
+    /// Of its value.
+    pub nbytes: u64,
+    /// Whether it has one.
+    pub is_good: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    records: VecDeque<Record>,
+    /// How many were lost since the last batch.
+    lost: u64,
+    groups: HashMap<Box<str>, u32>,
+    /// Those that the scheduler was not told yet.
+    fresh: Vec<(u32, Box<str>)>,
+    /// The group of the last task: as a rule, that of the next.
+    last: (Box<str>, u32),
+    keys: Vec<(u64, Bytes)>,
+    /// The number of the last batch, and when it was sent.
+    sent: (u64, u64),
+    unanswered: u32,
+    clock: Offset,
+    /// Bytes that the store had written and read at the last batch, and when that was.
+    disk: (u64, u64),
+}
+
+/// What a worker records.
+#[derive(Debug, Default)]
+pub(super) struct Recorder {
+    is_on: AtomicBool,
+    state: Mutex<State>,
+}
+
+impl Recorder {
+    /// Records from now on, if the scheduler wants it.
+    pub(super) fn start(&self, scheduler: &[u8]) {
+        let about = Value::from_bytes(scheduler).unwrap_or(Value::None);
+        let wanted = about.get(SIGHT) == Some(&Value::Bool(true));
+        self.is_on.store(wanted, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// A task ran.
+    #[inline]
+    pub(super) fn ran(&self, task: &Timed, key: &Bytes) {
+        let mut state = lock(&self.state);
+        let group = state.group(keys::prefix(key));
+        let object = task.object.to_u64();
+        if task.ended.saturating_sub(task.began) >= LONG && state.keys.len() < MOST_KEYS {
+            // Not as a part of the recipe, which would be kept with it.
+            state.keys.push((object, Bytes::copy_from_slice(key)));
+        }
+        state.add(Record {
+            began: task.began,
+            read: task.read,
+            computed: task.computed,
+            ended: task.ended,
+            object,
+            bytes: task.nbytes,
+            group,
+            lane: task.lane.min(u16::MAX.into()) as u16,
+            kind: Kind::Task,
+            failed: !task.is_good,
+        });
+    }
+
+    /// A value came from another worker, or did not.
+    pub(super) fn fetched(
+        &self,
+        object: ObjectId,
+        from: WorkerId,
+        (began, ended): (u64, u64),
+        nbytes: Option<u64>,
+    ) {
+        lock(&self.state).add(Record {
+            began,
+            read: began,
+            computed: ended,
+            ended,
+            object: object.to_u64(),
+            bytes: nbytes.unwrap_or(0),
+            group: from.0,
+            lane: 0,
+            kind: Kind::Fetch,
+            failed: nbytes.is_none(),
+        });
+    }
+
+    /// The shuffle plane has done something.
+    pub(super) fn shuffled(&self, done: &Done) {
+        let (name, kind) = match done.what {
+            Activity::Gather => ("shuffle gathers", Kind::Shuffle),
+            Activity::Push => ("shuffle pushes", Kind::Shuffle),
+            Activity::Read => ("shuffle reads", Kind::Shuffle),
+            Activity::Spill => ("shuffle writes", Kind::Spill),
+            Activity::Load => ("shuffle loads", Kind::Spill),
+        };
+        let mut state = lock(&self.state);
+        let group = state.group(name);
+        state.add(Record {
+            began: done.began,
+            read: done.began,
+            computed: done.ended,
+            ended: done.ended,
+            object: 0,
+            bytes: done.bytes,
+            group,
+            lane: 0,
+            kind,
+            failed: false,
+        });
+    }
+
+    /// The scheduler answers a batch with its clock.
+    pub(super) fn answered(&self, answer: &Answer) {
+        let came = clock::monotonic();
+        let theirs = answer.result.as_ref().ok().and_then(|bytes| {
+            let value = Value::from_bytes(bytes).ok()?;
+            match value {
+                Value::Int(theirs) => u64::try_from(theirs).ok(),
+                _ => None,
+            }
+        });
+        let mut state = lock(&self.state);
+        let Some(theirs) = theirs else {
+            // A scheduler that wants nothing of this any more.
+            self.is_on.store(false, Ordering::Relaxed);
+            *state = State::default();
+            return;
+        };
+        state.unanswered = 0;
+        let (number, asked) = state.sent;
+        if answer.id == OURS | number {
+            state.clock.measured(asked, theirs, came);
+        }
+    }
+}
+
+impl State {
+    #[inline]
+    fn add(&mut self, record: Record) {
+        if self.records.len() == MOST {
+            self.records.pop_front();
+            self.lost += 1;
+        }
+        self.records.push_back(record);
+    }
+
+    #[inline]
+    fn group(&mut self, name: &str) -> u32 {
+        if *self.last.0 == *name {
+            return self.last.1;
+        }
+        let number = match self.groups.get(name) {
+            Some(number) => *number,
+            None if self.groups.len() + 1 == MOST_GROUPS => 0,
+            None => {
+                let number = self.groups.len() as u32 + 1;
+                self.groups.insert(name.into(), number);
+                self.fresh.push((number, name.into()));
+                number
+            }
+        };
+        self.last = (name.into(), number);
+        number
+    }
+
+    /// The next batch: its bytes, and whether there are more.
+    fn batch(&mut self, processor: u64) -> (Vec<u8>, bool) {
+        let head = Head {
+            offset: self.clock.offset.unwrap_or(0),
+            lost: mem::take(&mut self.lost),
+            processor,
+        };
+        let names = mem::take(&mut self.fresh);
+        let names: Vec<(u32, &str)> = names
+            .iter()
+            .map(|(number, name)| (*number, &**name))
+            .collect();
+        let keys = mem::take(&mut self.keys);
+        let keys: Vec<(u64, &[u8])> = keys.iter().map(|(object, key)| (*object, &**key)).collect();
+        let count = self.records.len().min(IN_BATCH);
+        let bytes = Batch::encode(head, &names, &keys, self.records.drain(..count));
+        if self.records.is_empty() {
+            self.records.shrink_to(FEW);
+        }
+        (bytes, !self.records.is_empty())
+    }
+}
+
+/// The scheduler's clock less ours.
+#[derive(Debug, Default)]
+struct Offset {
+    /// In nanoseconds, once it is known.
+    offset: Option<i64>,
+    /// By how much it may be wrong.
+    error: u64,
+}
+
+impl Offset {
+    /// Somebody who was asked, and whose answer came, looked at the clock in between.
+    fn measured(&mut self, asked: u64, theirs: u64, came: u64) {
+        let error = came.saturating_sub(asked) / 2;
+        // An old measurement is worth less: clocks drift.
+        self.error = self.error.saturating_add(self.error / 16 + 1);
+        if self.offset.is_some() && error > self.error {
+            return;
+        }
+        self.error = error;
+        // The processes of one machine have one clock.
+        let is_same = asked <= theirs && theirs <= came;
+        let middle = asked + error;
+        self.offset = Some(match is_same {
+            true => 0,
+            false => theirs.wrapping_sub(middle) as i64,
+        });
+    }
+}
+
+/// Whether an answer is to a call of this module.
+pub(super) fn is_answer(answer: &Answer) -> bool {
+    answer.id & OURS == OURS
+}
+
+/// Leaves what was recorded for the scheduler; sent with what is sent next.
+pub(super) fn send(inner: &Inner, is_last: bool) {
+    let recorder = &inner.tracing.recorder;
+    if !recorder.is_on() {
+        return;
+    }
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let processor = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+    let stats = inner.values.store().stats();
+    let disk = stats.written.nbytes + stats.read.nbytes;
+    let mut state = lock(&recorder.state);
+    let now = clock::monotonic();
+    let (before, since) = mem::replace(&mut state.disk, (disk, now));
+    if disk > before && since > 0 {
+        let group = state.group("values on disk");
+        state.add(Record {
+            began: since,
+            read: since,
+            computed: now,
+            ended: now,
+            object: 0,
+            bytes: disk - before,
+            group,
+            lane: 0,
+            kind: Kind::Spill,
+            failed: false,
+        });
+    }
+    // The first one says nothing: what it measures is needed for the others.
+    let knows_clock = state.clock.offset.is_some();
+    if !knows_clock && (is_last || state.sent.0 > 0 && state.unanswered < UNANSWERED) {
+        state.unanswered += 1;
+        return;
+    }
+    if state.unanswered >= UNANSWERED && !is_last {
+        // The scheduler is slow: what comes to pass meanwhile waits in the ring.
+        state.unanswered += 1;
+        if !state.unanswered.is_multiple_of(UNANSWERED) {
+            return;
+        }
+    }
+    loop {
+        let (bytes, more) = match knows_clock {
+            true => state.batch(processor),
+            false => {
+                let none = [].into_iter();
+                (Batch::encode(Head::default(), &[], &[], none), false)
+            }
+        };
+        state.sent = (state.sent.0 + 1, clock::monotonic());
+        state.unanswered += 1;
+        let call = Call {
+            id: OURS | state.sent.0,
+            node: String::new(),
+            operation: SIGHT.into(),
+            argument: bytes.into(),
+        };
+        lock(&inner.machine).outbox.push(FromWorker::Call(call));
+        if !more || state.unanswered >= UNANSWERED {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timed(number: u64) -> Timed {
+        Timed {
+            lane: 0,
+            object: ObjectId::from_u64(number),
+            began: number,
+            read: number,
+            computed: number,
+            ended: number,
+            nbytes: 0,
+            is_good: true,
+        }
+    }
+
+    #[test]
+    fn a_full_ring_loses_the_oldest_and_counts_them() {
+        let recorder = Recorder::default();
+        let key = Bytes::from(Value::str("inc-1").to_bytes());
+        for number in 0..MOST as u64 + 5 {
+            recorder.ran(&timed(number), &key);
+        }
+        let mut state = lock(&recorder.state);
+        assert_eq!(state.records.capacity(), MOST);
+        let mut read = 0;
+        loop {
+            let (bytes, more) = state.batch(1);
+            let batch = Batch::decode(&bytes).unwrap();
+            if read == 0 {
+                assert_eq!(batch.head.lost, 5);
+                assert_eq!(batch.names, [(1, "inc")]);
+                assert_eq!(batch.records()[0].began, 5);
+            } else {
+                assert_eq!((batch.head.lost, batch.names.len()), (0, 0));
+            }
+            read += batch.records().len();
+            if !more {
+                break;
+            }
+        }
+        assert_eq!(read, MOST);
+    }
+
+    #[test]
+    fn groups_have_numbers_and_are_bounded() {
+        let mut state = State::default();
+        assert_eq!(state.group("a"), 1);
+        assert_eq!(state.group("b"), 2);
+        assert_eq!(state.group("a"), 1);
+        for number in 0..2 * MOST_GROUPS {
+            state.group(&format!("group-{number}"));
+        }
+        assert_eq!(state.groups.len() + 1, MOST_GROUPS);
+        assert_eq!(state.group("one more"), 0);
+        assert_eq!(state.group("one more"), 0);
+        assert_eq!(state.group("b"), 2);
+    }
+
+    #[test]
+    fn keys_of_long_tasks_are_sent() {
+        let recorder = Recorder::default();
+        let key = Bytes::from(Value::str("inc-1").to_bytes());
+        recorder.ran(&timed(1), &key);
+        let long = Timed {
+            ended: 2 + LONG,
+            ..timed(2)
+        };
+        recorder.ran(&long, &key);
+        let (bytes, _) = lock(&recorder.state).batch(0);
+        let batch = Batch::decode(&bytes).unwrap();
+        assert_eq!(batch.keys, [(2, &key[..])]);
+    }
+
+    #[test]
+    fn the_best_measurement_counts_and_one_machine_has_one_clock() {
+        let mut clock = Offset::default();
+        clock.measured(1_000, 1_040, 1_100);
+        assert_eq!(clock.offset, Some(0));
+        let mut clock = Offset::default();
+        clock.measured(1_000, 5_000, 1_200);
+        assert_eq!(clock.offset, Some(3_900));
+        // A worse one says nothing, a better one does.
+        clock.measured(2_000, 9_000, 4_000);
+        assert_eq!(clock.offset, Some(3_900));
+        clock.measured(3_000, 6_930, 3_020);
+        assert_eq!(clock.offset, Some(3_920));
+    }
+
+    #[test]
+    fn an_answer_that_is_no_clock_ends_it() {
+        let recorder = Recorder::default();
+        let about = Value::Dict(vec![(Value::str(SIGHT), Value::Bool(true))]);
+        recorder.start(&about.to_bytes());
+        assert!(recorder.is_on());
+        let answer = Answer {
+            id: OURS | 1,
+            result: Err(Bytes::from_static(b"unknown operation")),
+        };
+        assert!(is_answer(&answer));
+        recorder.answered(&answer);
+        assert!(!recorder.is_on());
+        recorder.start(b"");
+        assert!(!recorder.is_on());
+    }
+}

@@ -1,0 +1,454 @@
+//! All that is taken in.
+
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use treadle_types::WorkerId;
+
+use crate::reader::{Malformed, Reader, put, put_slice};
+
+/// Characters of an error's text that are kept.
+const LONGEST: usize = 2_000;
+
+/// How a worker is.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct WorkerState {
+    /// Its id.
+    pub worker: u32,
+    /// 0: running, 1: paused, 2: draining.
+    pub status: u8,
+    /// Bytes of its values.
+    pub managed: u64,
+    /// Bytes of its process.
+    pub process: u64,
+    /// Bytes on disk.
+    pub spilled: u64,
+    /// Tasks that were sent to it.
+    pub tasks: u64,
+    /// Values that it has.
+    pub values: u64,
+    /// Milliseconds since it said anything.
+    pub silent: u64,
+}
+
+/// The cluster at one moment.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Snapshot {
+    /// Tasks by state: waiting, ready, assigned, in memory, failed.
+    pub tasks: [u64; 5],
+    /// Those that are there.
+    pub workers: Vec<WorkerState>,
+}
+
+/// A shuffle, as the scheduler knows it.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Shuffle {
+    /// Its name.
+    pub name: String,
+    /// Bytes that were pushed.
+    pub bytes: u64,
+    /// How many partitions it has.
+    pub partitions: u64,
+    /// Bytes of the largest one; 0: not known.
+    pub largest: u64,
+    /// Servers that hold partitions.
+    pub servers: u64,
+    /// Servers that were lost with some.
+    pub losses: u64,
+}
+
+/// What happened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event<'a> {
+    /// What this is a history of: address and id of the scheduler, its version, and when it began, in
+    /// microseconds since 1970.
+    Began {
+        /// Where it listens.
+        address: String,
+        /// Its id.
+        id: String,
+        /// Of Treadle.
+        version: String,
+        /// When.
+        unix: u64,
+        /// What the scheduler's clock showed then, on which workers align theirs.
+        clock: u64,
+    },
+    /// A worker has joined.
+    Joined {
+        /// Its id.
+        worker: WorkerId,
+        /// Its name.
+        name: String,
+        /// Where it listens.
+        address: String,
+        /// Its machine.
+        host: String,
+        /// Its process; 0: not known.
+        pid: u64,
+        /// How many tasks it runs at once.
+        threads: u32,
+        /// Bytes of memory that it may use; 0: no limit.
+        memory: u64,
+    },
+    /// A worker is gone.
+    Lost {
+        /// Its id.
+        worker: WorkerId,
+        /// Why.
+        cause: String,
+        /// Whether that was as it should be.
+        drained: bool,
+    },
+    /// What a worker recorded: a [`Batch`](crate::Batch).
+    Batch {
+        /// Its id.
+        worker: WorkerId,
+        /// The batch.
+        bytes: &'a [u8],
+    },
+    /// How the cluster is, once a second.
+    Snapshot(Snapshot),
+    /// A task raised.
+    Failed {
+        /// The value that it did not make.
+        object: u64,
+        /// Its key, for people.
+        key: String,
+        /// Where.
+        worker: WorkerId,
+        /// What.
+        text: String,
+    },
+    /// Tasks were submitted: how many of each group.
+    Submitted(Vec<(String, u64)>),
+    /// A group's tasks read those of others.
+    Inputs {
+        /// The name of the group.
+        group: String,
+        /// Those of the others.
+        inputs: Vec<String>,
+    },
+    /// Batches that nobody had time for.
+    Dropped(u64),
+    /// A shuffle's state.
+    Shuffle(Shuffle),
+}
+
+/// The text of an error, cut to what is kept.
+pub fn about_error(text: &str) -> String {
+    let end = text
+        .char_indices()
+        .nth(LONGEST)
+        .map_or(text.len(), |(at, _)| at);
+    text[..end].to_owned()
+}
+
+fn put_text(text: &str, into: &mut Vec<u8>) {
+    put_slice(text.as_bytes(), into);
+}
+
+impl Event<'_> {
+    /// Appends the bytes of it.
+    pub fn encode(&self, into: &mut Vec<u8>) {
+        match self {
+            Self::Began {
+                address,
+                id,
+                version,
+                unix,
+                clock,
+            } => {
+                into.push(0);
+                for text in [address, id, version] {
+                    put_text(text, into);
+                }
+                put(*unix, into);
+                put(*clock, into);
+            }
+            Self::Joined {
+                worker,
+                name,
+                address,
+                host,
+                pid,
+                threads,
+                memory,
+            } => {
+                into.push(1);
+                put(worker.0.into(), into);
+                for text in [name, address, host] {
+                    put_text(text, into);
+                }
+                put(*pid, into);
+                put((*threads).into(), into);
+                put(*memory, into);
+            }
+            Self::Lost {
+                worker,
+                cause,
+                drained,
+            } => {
+                into.push(2);
+                put(worker.0.into(), into);
+                put_text(cause, into);
+                into.push((*drained).into());
+            }
+            Self::Batch { worker, bytes } => {
+                into.push(3);
+                put(worker.0.into(), into);
+                into.extend_from_slice(bytes);
+            }
+            Self::Snapshot(snapshot) => {
+                into.push(4);
+                for count in snapshot.tasks {
+                    put(count, into);
+                }
+                put(snapshot.workers.len() as u64, into);
+                for state in &snapshot.workers {
+                    put(state.worker.into(), into);
+                    into.push(state.status);
+                    let numbers = [
+                        state.managed,
+                        state.process,
+                        state.spilled,
+                        state.tasks,
+                        state.values,
+                        state.silent,
+                    ];
+                    for number in numbers {
+                        put(number, into);
+                    }
+                }
+            }
+            Self::Failed {
+                object,
+                key,
+                worker,
+                text,
+            } => {
+                into.push(5);
+                put(*object, into);
+                put_text(key, into);
+                put(worker.0.into(), into);
+                put_text(text, into);
+            }
+            Self::Submitted(counts) => {
+                into.push(6);
+                put(counts.len() as u64, into);
+                for (name, count) in counts {
+                    put_text(name, into);
+                    put(*count, into);
+                }
+            }
+            Self::Inputs { group, inputs } => {
+                into.push(7);
+                put_text(group, into);
+                put(inputs.len() as u64, into);
+                for name in inputs {
+                    put_text(name, into);
+                }
+            }
+            Self::Dropped(count) => {
+                into.push(8);
+                put(*count, into);
+            }
+            Self::Shuffle(shuffle) => {
+                into.push(9);
+                put_text(&shuffle.name, into);
+                let numbers = [
+                    shuffle.bytes,
+                    shuffle.partitions,
+                    shuffle.largest,
+                    shuffle.servers,
+                    shuffle.losses,
+                ];
+                for number in numbers {
+                    put(number, into);
+                }
+            }
+        }
+    }
+}
+
+impl<'a> Event<'a> {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// When the bytes are none.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let reader = &mut Reader::new(bytes);
+        let worker = |reader: &mut Reader<'_>| reader.small().map(WorkerId);
+        let event = match reader.byte()? {
+            0 => Self::Began {
+                address: reader.string()?,
+                id: reader.string()?,
+                version: reader.string()?,
+                unix: reader.number()?,
+                clock: reader.number()?,
+            },
+            1 => Self::Joined {
+                worker: worker(reader)?,
+                name: reader.string()?,
+                address: reader.string()?,
+                host: reader.string()?,
+                pid: reader.number()?,
+                threads: reader.small()?,
+                memory: reader.number()?,
+            },
+            2 => Self::Lost {
+                worker: worker(reader)?,
+                cause: reader.string()?,
+                drained: reader.byte()? != 0,
+            },
+            3 => Self::Batch {
+                worker: worker(reader)?,
+                bytes: reader.rest(),
+            },
+            4 => Self::Snapshot(snapshot(reader)?),
+            5 => Self::Failed {
+                object: reader.number()?,
+                key: reader.string()?,
+                worker: worker(reader)?,
+                text: reader.string()?,
+            },
+            6 => {
+                let count = reader.count(2)?;
+                let counts = (0..count).map(|_| Ok((reader.string()?, reader.number()?)));
+                Self::Submitted(counts.collect::<Result<_, Malformed>>()?)
+            }
+            7 => {
+                let group = reader.string()?;
+                let count = reader.count(1)?;
+                let inputs = (0..count).map(|_| reader.string());
+                let inputs = inputs.collect::<Result<_, _>>()?;
+                Self::Inputs { group, inputs }
+            }
+            8 => Self::Dropped(reader.number()?),
+            9 => Self::Shuffle(Shuffle {
+                name: reader.string()?,
+                bytes: reader.number()?,
+                partitions: reader.number()?,
+                largest: reader.number()?,
+                servers: reader.number()?,
+                losses: reader.number()?,
+            }),
+            _ => return Err(Malformed(0)),
+        };
+        reader.end()?;
+        Ok(event)
+    }
+}
+
+fn snapshot(reader: &mut Reader<'_>) -> Result<Snapshot, Malformed> {
+    let mut tasks = [0; 5];
+    for count in &mut tasks {
+        *count = reader.number()?;
+    }
+    let count = reader.count(8)?;
+    let workers = (0..count).map(|_| {
+        Ok(WorkerState {
+            worker: reader.small()?,
+            status: reader.byte()?,
+            managed: reader.number()?,
+            process: reader.number()?,
+            spilled: reader.number()?,
+            tasks: reader.number()?,
+            values: reader.number()?,
+            silent: reader.number()?,
+        })
+    });
+    let workers = workers.collect::<Result<_, Malformed>>()?;
+    Ok(Snapshot { tasks, workers })
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+    use alloc::vec;
+
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read() {
+        let worker = WorkerId(7);
+        let events = [
+            Event::Began {
+                address: "treadle://127.0.0.1:1".into(),
+                id: "Scheduler-1".into(),
+                version: "0.1".into(),
+                unix: 1_700_000_000_000_000,
+                clock: 5,
+            },
+            Event::Joined {
+                worker,
+                name: "0".into(),
+                address: "a".into(),
+                host: "h".into(),
+                pid: 5,
+                threads: 2,
+                memory: 1 << 40,
+            },
+            Event::Lost {
+                worker,
+                cause: "it was killed".into(),
+                drained: false,
+            },
+            Event::Batch {
+                worker,
+                bytes: b"whatever",
+            },
+            Event::Snapshot(Snapshot {
+                tasks: [1, 2, 3, 4, 1 << 40],
+                workers: vec![WorkerState {
+                    worker: 7,
+                    status: 1,
+                    managed: 9,
+                    process: 10,
+                    spilled: 11,
+                    tasks: 12,
+                    values: 13,
+                    silent: 14,
+                }],
+            }),
+            Event::Failed {
+                object: 1 << 33,
+                key: "<b>x</b>".into(),
+                worker,
+                text: "ZeroDivisionError".into(),
+            },
+            Event::Submitted(vec![("inc".into(), 5)]),
+            Event::Inputs {
+                group: "sum".into(),
+                inputs: vec!["inc".into(), "dec".into()],
+            },
+            Event::Dropped(3),
+            Event::Shuffle(Shuffle {
+                name: "s".into(),
+                bytes: 1,
+                partitions: 2,
+                largest: 3,
+                servers: 4,
+                losses: 5,
+            }),
+        ];
+        for event in events {
+            let mut bytes = Vec::new();
+            event.encode(&mut bytes);
+            assert_eq!(Event::decode(&bytes), Ok(event.clone()));
+            if !matches!(event, Event::Batch { .. }) {
+                for end in 0..bytes.len() {
+                    assert!(Event::decode(&bytes[..end]).is_err(), "{event:?} {end}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn texts_of_errors_are_cut_at_a_character() {
+        let text = "ä".repeat(LONGEST + 5);
+        assert_eq!(about_error(&text).chars().count(), LONGEST);
+        assert_eq!(about_error("short"), "short".to_string());
+    }
+}

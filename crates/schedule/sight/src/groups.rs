@@ -1,0 +1,252 @@
+//! What the tasks of each group did: groups are tasks whose keys begin with the same words.
+
+use alloc::borrow::ToOwned;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// How many groups are told apart; what else there is counts as one of them.
+pub const MOST_GROUPS: usize = 2_000;
+/// The name of all others.
+const OTHERS: &str = "(other groups)";
+/// Characters of a name that are kept.
+const LONGEST: usize = 200;
+/// Inputs of a group that are kept.
+const MOST_INPUTS: usize = 32;
+/// Pairs of group and worker that are told apart, to find slow workers.
+const MOST_PAIRS: usize = 1 << 16;
+/// Powers of two of nanoseconds.
+const BUCKETS: usize = 48;
+
+/// What the tasks of a group did. Times are nanoseconds.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) name: String,
+    pub(crate) submitted: u64,
+    pub(crate) runs: u64,
+    pub(crate) failed: u64,
+    pub(crate) time: u64,
+    /// Of that, until the inputs were there.
+    pub(crate) reading: u64,
+    pub(crate) bytes: u64,
+    pub(crate) longest: u64,
+    /// The value of the task that took longest.
+    pub(crate) longest_object: u64,
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    pub(crate) inputs: BTreeSet<u16>,
+    /// Runs by the logarithm of how long they took.
+    buckets: [u32; BUCKETS],
+}
+
+impl Group {
+    fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            submitted: 0,
+            runs: 0,
+            failed: 0,
+            time: 0,
+            reading: 0,
+            bytes: 0,
+            longest: 0,
+            longest_object: 0,
+            from: u64::MAX,
+            to: 0,
+            inputs: BTreeSet::new(),
+            buckets: [0; BUCKETS],
+        }
+    }
+
+    /// How long half of the runs took at most, within a factor of two; 0: none ran.
+    pub(crate) fn median(&self) -> u64 {
+        let half = self
+            .buckets
+            .iter()
+            .map(|count| u64::from(*count))
+            .sum::<u64>()
+            .div_ceil(2);
+        let mut seen = 0;
+        for (bucket, count) in self.buckets.iter().enumerate() {
+            seen += u64::from(*count);
+            if seen >= half && half > 0 {
+                return 1 << bucket;
+            }
+        }
+        0
+    }
+
+    pub(crate) fn mean(&self) -> u64 {
+        self.time.checked_div(self.runs).unwrap_or(0)
+    }
+}
+
+/// What one worker did of a group.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Share {
+    pub(crate) runs: u64,
+    pub(crate) time: u64,
+}
+
+/// All groups.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    groups: Vec<Group>,
+    by_name: BTreeMap<String, u16>,
+    /// By group and row of the worker.
+    shares: BTreeMap<(u16, u16), Share>,
+}
+
+impl Groups {
+    pub(crate) fn new() -> Self {
+        Self {
+            groups: vec![Group::new(OTHERS)],
+            by_name: BTreeMap::new(),
+            shares: BTreeMap::new(),
+        }
+    }
+
+    /// The number of a name; 0: there are too many.
+    pub(crate) fn intern(&mut self, name: &str) -> u16 {
+        let end = name
+            .char_indices()
+            .nth(LONGEST)
+            .map_or(name.len(), |(at, _)| at);
+        let name = &name[..end];
+        if let Some(number) = self.by_name.get(name) {
+            return *number;
+        }
+        if self.groups.len() == MOST_GROUPS {
+            return 0;
+        }
+        let number = self.groups.len() as u16;
+        self.groups.push(Group::new(name));
+        self.by_name.insert(name.to_owned(), number);
+        number
+    }
+
+    pub(crate) fn get(&self, number: u16) -> Option<&Group> {
+        self.groups.get(usize::from(number))
+    }
+
+    pub(crate) fn name(&self, number: u16) -> &str {
+        self.get(number).map_or(OTHERS, |group| &group.name)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, &Group)> {
+        (0..).zip(&self.groups)
+    }
+
+    pub(crate) fn shares(&self) -> impl Iterator<Item = (u16, u16, Share)> + '_ {
+        self.shares
+            .iter()
+            .map(|(&(group, worker), &share)| (group, worker, share))
+    }
+
+    /// A task of a group ran.
+    #[inline]
+    pub(crate) fn ran(
+        &mut self,
+        number: u16,
+        worker: u16,
+        (start, read, end): (u64, u64, u64),
+        object: u64,
+        bytes: u64,
+        failed: bool,
+    ) {
+        let Some(group) = self.groups.get_mut(usize::from(number)) else {
+            return;
+        };
+        let time = end.saturating_sub(start);
+        group.runs += 1;
+        group.failed += u64::from(failed);
+        group.time = group.time.saturating_add(time);
+        group.reading = group.reading.saturating_add(read.saturating_sub(start));
+        group.bytes = group.bytes.saturating_add(bytes);
+        if time > group.longest {
+            (group.longest, group.longest_object) = (time, object);
+        }
+        group.from = group.from.min(start);
+        group.to = group.to.max(end);
+        let bucket = (u64::BITS - time.leading_zeros()) as usize;
+        group.buckets[bucket.min(BUCKETS - 1)] += 1;
+        if let Some(share) = self.share(number, worker) {
+            share.runs += 1;
+            share.time = share.time.saturating_add(time);
+        }
+    }
+
+    #[inline]
+    fn share(&mut self, group: u16, worker: u16) -> Option<&mut Share> {
+        if self.shares.len() >= MOST_PAIRS {
+            return self.shares.get_mut(&(group, worker));
+        }
+        Some(self.shares.entry((group, worker)).or_default())
+    }
+
+    pub(crate) fn submitted(&mut self, name: &str, count: u64) {
+        let number = self.intern(name);
+        let group = &mut self.groups[usize::from(number)];
+        group.submitted = group.submitted.saturating_add(count);
+    }
+
+    pub(crate) fn reads(&mut self, name: &str, inputs: &[String]) {
+        let number = self.intern(name);
+        for input in inputs.iter().take(MOST_INPUTS) {
+            let input = self.intern(input);
+            let known = &mut self.groups[usize::from(number)].inputs;
+            if known.len() < MOST_INPUTS && input != number {
+                known.insert(input);
+            }
+        }
+    }
+
+    pub(crate) fn check(&self) {
+        assert!(self.groups.len() <= MOST_GROUPS);
+        assert_eq!(self.by_name.len() + 1, self.groups.len());
+        assert!(self.shares.len() <= MOST_PAIRS);
+        for (name, number) in &self.by_name {
+            assert_eq!(&self.groups[usize::from(*number)].name, name);
+        }
+        for group in &self.groups {
+            assert!(group.failed <= group.runs);
+            assert!(group.longest <= group.time);
+            let seen: u64 = group.buckets.iter().map(|count| u64::from(*count)).sum();
+            assert_eq!(seen, group.runs);
+            assert!(group.inputs.len() <= MOST_INPUTS);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::format;
+
+    use super::*;
+
+    #[test]
+    fn groups_beyond_the_bound_are_one() {
+        let mut groups = Groups::new();
+        for number in 0..MOST_GROUPS + 10 {
+            let group = groups.intern(&format!("group-{number}"));
+            groups.ran(group, 0, (0, 0, 5), 1, 1, false);
+        }
+        groups.check();
+        assert_eq!(groups.get(0).unwrap().runs, 11);
+        assert_eq!(groups.intern("group-0"), 1);
+    }
+
+    #[test]
+    fn the_median_is_that_of_most() {
+        let mut groups = Groups::new();
+        let group = groups.intern("x");
+        for _ in 0..9 {
+            groups.ran(group, 0, (0, 0, 1_000), 1, 0, false);
+        }
+        groups.ran(group, 0, (0, 0, 1_000_000), 2, 0, false);
+        let group = groups.get(group).unwrap();
+        assert_eq!(group.median(), 1_024);
+        assert_eq!((group.longest, group.longest_object), (1_000_000, 2));
+    }
+}

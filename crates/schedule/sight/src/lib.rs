@@ -1,0 +1,52 @@
+//! What a cluster does, in bounded memory: spans of a fixed size, aggregates, and what they prove.
+//!
+//! [`Sight::handle`] takes an [`Event`] in; [`Sight::overview`], [`Sight::picture`] and the other
+//! questions read. Workers say what they did in [`Batch`]es, which are a block of the history file as
+//! they are: a file that is [read](history) gives the same answers as the scheduler that wrote it.
+//!
+//! | module | concept |
+//! | --- | --- |
+//! | `span`, `ring` | one thing that somebody did, and the latest of them |
+//! | `batch` | what a worker recorded, as bytes |
+//! | `event` | all that is taken in, as bytes |
+//! | `groups`, `workers`, `series`, `transfers` | aggregates, each with a fixed bound |
+//! | `picture` | spans reduced to what pixels show |
+//! | `overview`, `verdicts` | the answers, and what they prove |
+//! | `history`, `reader` | the format of the file, and reading bytes of anybody's |
+//! | `sight` | all of it together |
+//!
+//! The crate is pure: no IO, no clock, no threads, no randomness. Times are nanoseconds since the start
+//! of the scheduler.
+
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
+
+mod batch;
+mod event;
+#[doc(hidden)]
+pub mod fuzzing;
+mod groups;
+pub mod history;
+mod overview;
+mod picture;
+mod reader;
+mod ring;
+mod series;
+mod sight;
+mod span;
+mod transfers;
+pub mod verdicts;
+mod workers;
+
+pub use batch::{Batch, Head, Record};
+pub use event::{Event, Shuffle, Snapshot, WorkerState, about_error};
+pub use groups::MOST_GROUPS;
+pub use overview::{
+    ErrorRow, EventRow, GroupRow, Kept, Matrix, Overview, Series, SpanRow, Tasks, WorkerRow,
+};
+pub use picture::{By, Lane, Picture, Rectangle, Window};
+pub use reader::Malformed;
+pub use sight::Sight;
+pub use span::{Kind, Span, lane};
+pub use verdicts::Verdict;

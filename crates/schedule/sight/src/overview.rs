@@ -1,0 +1,220 @@
+//! The answers, as plain data.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crate::verdicts::Verdict;
+
+/// Tasks by state.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, serde::Serialize)]
+pub struct Tasks {
+    /// For their inputs.
+    pub waiting: u64,
+    /// In a queue of the scheduler.
+    pub ready: u64,
+    /// Sent to a worker.
+    pub assigned: u64,
+    /// With a value.
+    pub memory: u64,
+    /// Without one for good.
+    pub failed: u64,
+}
+
+/// What is kept of spans.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, serde::Serialize)]
+pub struct Kept {
+    /// How many.
+    pub kept: u64,
+    /// How many are not: for lack of room here or at workers, or of time.
+    pub lost: u64,
+    /// What they take.
+    pub bytes: u64,
+    /// What they may take.
+    pub limit: u64,
+    /// From when, in nanoseconds.
+    pub from: u64,
+    /// Until when.
+    pub to: u64,
+}
+
+/// A group. Times are seconds, but `from` and `to`: nanoseconds.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct GroupRow {
+    pub id: u32,
+    pub name: String,
+    /// Tasks that were submitted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total: Option<u64>,
+    pub failed: u64,
+    pub runs: u64,
+    pub seconds: f64,
+    /// Of them, until the inputs were there.
+    pub fetch_seconds: f64,
+    pub bytes: u64,
+    pub mean: f64,
+    /// Half of the runs took at most this, within a factor of two.
+    pub median: f64,
+    pub max: f64,
+    pub from: u64,
+    pub to: u64,
+    pub inputs: Vec<u32>,
+}
+
+/// A worker.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct WorkerRow {
+    pub id: u32,
+    pub name: String,
+    pub address: String,
+    pub host: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u64>,
+    pub status: &'static str,
+    /// Why it is gone.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub why: String,
+    pub threads: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_limit: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub managed: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spilled: Option<u64>,
+    /// Processors that it uses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub values: Option<u64>,
+    /// Seconds ago.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heard: Option<f64>,
+    /// The share of its threads' time in the last ten seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busy: Option<f64>,
+    /// Bytes to other workers.
+    pub sent: u64,
+    /// Bytes from other workers.
+    pub received: u64,
+    /// Spans that it lost for lack of room.
+    pub lost: u64,
+}
+
+/// Numbers over time, a row a name.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct Series {
+    /// Seconds.
+    pub step: f64,
+    /// The end of the last step, in nanoseconds.
+    pub to: u64,
+    pub names: [&'static str; 6],
+    pub values: Vec<Vec<f64>>,
+}
+
+/// A task that raised.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct ErrorRow {
+    pub key: String,
+    pub group: String,
+    pub worker: String,
+    pub time: u64,
+    pub text: String,
+}
+
+/// Something that happened to a worker.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct EventRow {
+    pub time: u64,
+    pub kind: &'static str,
+    pub worker: String,
+    pub text: String,
+}
+
+/// What is seen first.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct Overview {
+    pub version: u32,
+    /// Whether the cluster is there.
+    pub live: bool,
+    pub now: u64,
+    /// Seconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub began: Option<f64>,
+    pub cluster: Cluster,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<Tasks>,
+    /// Tasks that ended in a second, over the last ten.
+    pub rate: f64,
+    pub spans: Kept,
+    /// The most recently active first.
+    pub groups: Vec<GroupRow>,
+    pub more_groups: usize,
+    pub workers: Vec<WorkerRow>,
+    pub more_workers: usize,
+    pub series: Series,
+    /// The same of the whole run.
+    pub whole: Series,
+    pub shuffles: Vec<ShuffleRow>,
+    pub errors: Vec<ErrorRow>,
+    pub events: Vec<EventRow>,
+    pub verdicts: Vec<Verdict>,
+}
+
+/// Which cluster it is.
+#[derive(Clone, PartialEq, Eq, Default, Debug, serde::Serialize)]
+pub struct Cluster {
+    pub address: String,
+    pub id: String,
+    pub treadle: String,
+}
+
+/// A shuffle.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct ShuffleRow {
+    pub name: String,
+    pub bytes: u64,
+    pub partitions: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub largest: Option<u64>,
+    pub servers: u64,
+    pub losses: u64,
+}
+
+/// What went from which worker to which: rows are those that had the values.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct Matrix {
+    /// Ids, the busiest first.
+    pub workers: Vec<u32>,
+    pub names: Vec<String>,
+    pub bytes: Vec<Vec<u64>>,
+    /// From the request to the value.
+    pub seconds: Vec<Vec<f64>>,
+    pub count: Vec<Vec<u64>>,
+    pub failed: Vec<Vec<u64>>,
+    /// Workers that are left out.
+    pub more: usize,
+}
+
+/// One span.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct SpanRow {
+    /// For people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// The value that it is about.
+    pub object: u64,
+    pub group: String,
+    pub kind: &'static str,
+    pub worker: String,
+    pub worker_id: u32,
+    pub lane: u16,
+    pub from: u64,
+    pub read: u64,
+    pub computed: u64,
+    pub to: u64,
+    pub bytes: u64,
+    pub ok: bool,
+}

@@ -1,0 +1,762 @@
+//! All of it together.
+
+use alloc::collections::VecDeque;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+
+use treadle_types::{ObjectId, Value};
+
+use crate::batch::{Batch, Record};
+use crate::event::{Event, Shuffle, Snapshot};
+use crate::groups::Groups;
+use crate::overview::{
+    Cluster, ErrorRow, EventRow, GroupRow, Kept, Matrix, Overview, Series, ShuffleRow, SpanRow,
+    Tasks, WorkerRow,
+};
+use crate::picture::{self, Picture, Window};
+use crate::reader::Malformed;
+use crate::ring::Ring;
+use crate::series::{SECOND, SECONDS, Step, Times};
+use crate::span::{Kind, Parts, Span, lane};
+use crate::transfers::{Pair, Transfers};
+use crate::verdicts::{Facts, GroupFacts, ShuffleFacts, Verdict, WorkerFacts, judge};
+use crate::workers::{Worker, Workers};
+
+/// Errors that are kept.
+const MOST_ERRORS: usize = 50;
+/// Events that are kept.
+const MOST_EVENTS: usize = 200;
+/// Shuffles that are kept.
+const MOST_SHUFFLES: usize = 100;
+/// Groups and workers of an overview.
+const MOST_ROWS: usize = 500;
+/// Workers of a matrix.
+const MOST_IN_MATRIX: usize = 64;
+/// Bytes of keys that are kept, with what each takes beside.
+const MOST_KEYS: usize = 4 << 20;
+const KEY: usize = 48;
+/// The seconds that verdicts are about.
+const MINUTE: usize = 60;
+/// The version of the answers.
+const VERSION: u32 = 1;
+/// Names of statuses.
+const STATUSES: [&str; 3] = ["running", "paused", "draining"];
+
+/// The latest keys of tasks that took long.
+#[derive(Debug, Default)]
+struct Keys {
+    keys: VecDeque<(u64, Vec<u8>)>,
+    bytes: usize,
+}
+
+impl Keys {
+    fn add(&mut self, object: u64, key: &[u8]) {
+        self.bytes += KEY + key.len();
+        self.keys.push_back((object, key.to_vec()));
+        while self.bytes > MOST_KEYS
+            && let Some((_, key)) = self.keys.pop_front()
+        {
+            self.bytes -= KEY + key.len();
+        }
+    }
+
+    fn get(&self, object: u64) -> Option<String> {
+        let found = self.keys.iter().rev().find(|(of, _)| *of == object);
+        found.map(|(_, key)| readable(key))
+    }
+}
+
+/// A key, for people.
+fn readable(key: &[u8]) -> String {
+    match Value::from_bytes(key) {
+        Ok(value) => treadle_types::keys::display(&value),
+        Err(_) => "(an unreadable key)".into(),
+    }
+}
+
+/// What is known of a cluster.
+#[derive(Debug)]
+pub struct Sight {
+    ring: Ring,
+    groups: Groups,
+    workers: Workers,
+    times: Times,
+    transfers: Transfers,
+    keys: Keys,
+    errors: VecDeque<ErrorRow>,
+    events: VecDeque<EventRow>,
+    shuffles: VecDeque<Shuffle>,
+    cluster: Cluster,
+    began: Option<f64>,
+    /// What the scheduler's clock showed at time 0.
+    clock: u64,
+    tasks: Option<Tasks>,
+    /// The latest time of which anything is known.
+    now: u64,
+    /// Spans that workers lost, and batches that nobody had time for.
+    lost: u64,
+    dropped: u64,
+}
+
+impl Sight {
+    /// Keeps spans in so many bytes.
+    pub fn new(bytes: usize) -> Self {
+        Self {
+            ring: Ring::new(bytes),
+            groups: Groups::new(),
+            workers: Workers::default(),
+            times: Times::new(),
+            transfers: Transfers::default(),
+            keys: Keys::default(),
+            errors: VecDeque::new(),
+            events: VecDeque::new(),
+            shuffles: VecDeque::new(),
+            cluster: Cluster::default(),
+            began: None,
+            clock: 0,
+            tasks: None,
+            now: 0,
+            lost: 0,
+            dropped: 0,
+        }
+    }
+
+    /// Takes in what happened.
+    ///
+    /// # Errors
+    /// When a batch is none; nothing of it is taken in.
+    pub fn handle(&mut self, event: &Event<'_>, now: u64) -> Result<(), Malformed> {
+        self.now = self.now.max(now);
+        self.times.advance(self.now);
+        match event {
+            Event::Batch { worker, bytes } => return self.batch(worker.0, bytes),
+            Event::Began {
+                address,
+                id,
+                version,
+                unix,
+                clock,
+            } => {
+                self.clock = *clock;
+                self.cluster = Cluster {
+                    address: address.clone(),
+                    id: id.clone(),
+                    treadle: version.clone(),
+                };
+                self.began = Some(*unix as f64 / 1e6);
+            }
+            Event::Joined {
+                worker,
+                name,
+                address,
+                host,
+                pid,
+                threads,
+                memory,
+            } => {
+                let row = self.workers.row(worker.0);
+                if let Some(row) = self.workers.get_mut(row) {
+                    row.name.clone_from(name);
+                    row.address.clone_from(address);
+                    row.host.clone_from(host);
+                    row.pid = *pid;
+                    row.threads = *threads;
+                    row.memory = *memory;
+                }
+                self.note("joined", name.clone(), address.clone());
+            }
+            Event::Lost {
+                worker,
+                cause,
+                drained,
+            } => {
+                let row = self.workers.row(worker.0);
+                if let Some(row) = self.workers.get_mut(row) {
+                    row.gone = Some(cause.clone());
+                    row.left = *drained;
+                    row.state = None;
+                    row.cpu = None;
+                }
+                let kind = if *drained { "left" } else { "lost" };
+                self.note(kind, self.workers.name(row), cause.clone());
+            }
+            Event::Snapshot(snapshot) => self.snapshot(snapshot),
+            Event::Failed {
+                object: _,
+                key,
+                worker,
+                text,
+            } => {
+                let row = self.workers.row(worker.0);
+                let group = treadle_types::keys::prefix_of_text(key).to_string();
+                self.errors.push_back(ErrorRow {
+                    key: crate::about_error(key),
+                    group,
+                    worker: self.workers.name(row),
+                    time: self.now,
+                    text: crate::about_error(text),
+                });
+                if self.errors.len() > MOST_ERRORS {
+                    self.errors.pop_front();
+                }
+            }
+            Event::Submitted(counts) => {
+                for (name, count) in counts {
+                    self.groups.submitted(name, *count);
+                }
+            }
+            Event::Inputs { group, inputs } => self.groups.reads(group, inputs),
+            Event::Dropped(count) => self.dropped = self.dropped.saturating_add(*count),
+            Event::Shuffle(shuffle) => {
+                let known = self
+                    .shuffles
+                    .iter_mut()
+                    .find(|one| one.name == shuffle.name);
+                match known {
+                    Some(known) => known.clone_from(shuffle),
+                    None => {
+                        self.shuffles.push_back(shuffle.clone());
+                        if self.shuffles.len() > MOST_SHUFFLES {
+                            self.shuffles.pop_front();
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, kind: &'static str, worker: String, text: String) {
+        self.events.push_back(EventRow {
+            time: self.now,
+            kind,
+            worker,
+            text: crate::about_error(&text),
+        });
+        if self.events.len() > MOST_EVENTS {
+            self.events.pop_front();
+        }
+    }
+
+    fn snapshot(&mut self, snapshot: &Snapshot) {
+        let [waiting, ready, assigned, memory, failed] = snapshot.tasks;
+        self.tasks = Some(Tasks {
+            waiting,
+            ready,
+            assigned,
+            memory,
+            failed,
+        });
+        let mut step = Step {
+            snapshots: 1,
+            ..Step::default()
+        };
+        let mut threads = 0;
+        for state in &snapshot.workers {
+            let row = self.workers.row(state.worker);
+            let name = self.workers.name(row);
+            let Some(worker) = self.workers.get_mut(row) else {
+                continue;
+            };
+            step.managed = step.managed.saturating_add(state.managed);
+            step.process = step.process.saturating_add(state.process);
+            threads += u64::from(worker.threads);
+            let before = worker.state.map_or(0, |state| state.status);
+            worker.state = Some(*state);
+            let change = match (before, state.status) {
+                (1, 1) => None,
+                (_, 1) => Some("paused"),
+                (1, _) => Some("resumed"),
+                _ => None,
+            };
+            if let Some(kind) = change {
+                let text = alloc::format!("{} bytes of memory", state.process);
+                self.note(kind, name, text);
+            }
+        }
+        step.starved = u64::from(waiting + ready == 0 && assigned < threads);
+        step.narrow = u64::from(waiting > assigned && ready == 0 && assigned * 4 <= threads);
+        self.times.add(self.now, &step);
+    }
+
+    fn batch(&mut self, id: u32, bytes: &[u8]) -> Result<(), Malformed> {
+        let batch = Batch::decode(bytes)?;
+        let row = self.workers.row(id);
+        for (number, name) in &batch.names {
+            let group = self.groups.intern(name);
+            if let Some(worker) = self.workers.get_mut(row) {
+                worker.named(*number, group);
+            }
+        }
+        for (object, key) in &batch.keys {
+            self.keys.add(*object, key);
+        }
+        if let Some(worker) = self.workers.get_mut(row) {
+            worker.lost = worker.lost.saturating_add(batch.head.lost);
+            worker.processor(batch.head.processor, self.now);
+        }
+        self.lost = self.lost.saturating_add(batch.head.lost);
+        for record in batch.records() {
+            self.record(row, record, batch.head.offset);
+        }
+        Ok(())
+    }
+
+    /// A time of a worker's, on the scheduler's clock. What did not come to pass yet ends now.
+    #[inline]
+    fn aligned(&self, time: u64, offset: i64) -> u64 {
+        let theirs = time.saturating_add_signed(offset);
+        theirs.saturating_sub(self.clock).min(self.now)
+    }
+
+    #[inline]
+    fn record(&mut self, row: u16, record: &Record, offset: i64) {
+        let start = self.aligned(record.began, offset);
+        let read = self.aligned(record.read, offset);
+        let computed = self.aligned(record.computed, offset);
+        let end = self.aligned(record.ended, offset);
+        let peer = match record.kind {
+            Kind::Fetch => self.workers.row(record.group),
+            _ => 0,
+        };
+        let Some(worker) = self.workers.get_mut(row) else {
+            return;
+        };
+        let (group, lane) = match record.kind {
+            Kind::Fetch => (peer, lane::FETCH),
+            Kind::Spill => (worker.group(record.group), lane::SPILL),
+            Kind::Shuffle => (worker.group(record.group), lane::SHUFFLE),
+            Kind::Cast => (worker.group(record.group), lane::CAST),
+            _ => (
+                worker.group(record.group),
+                record.lane.min(lane::OTHERS - 1),
+            ),
+        };
+        let span = Span::new(Parts {
+            start,
+            read,
+            computed,
+            end,
+            object: ObjectId::from_u64(record.object),
+            bytes: record.bytes,
+            group,
+            worker: row,
+            lane,
+            kind: record.kind,
+            failed: record.failed,
+        });
+        let end = span.end();
+        let time = end.saturating_sub(start);
+        let mut step = Step::default();
+        match record.kind {
+            Kind::Task => {
+                worker.was_busy(start, end, self.now);
+                let times = (start, span.read(), end);
+                let (object, bytes) = (record.object, record.bytes);
+                self.groups
+                    .ran(group, row, times, object, bytes, record.failed);
+                self.times.busy(start, end);
+                step.tasks = 1;
+            }
+            Kind::Fetch => {
+                self.transfers
+                    .add(peer, row, record.bytes, time, record.failed);
+                step.fetched = record.bytes;
+                step.fetching = time;
+            }
+            Kind::Spill => step.spilled = record.bytes,
+            _ => {}
+        }
+        if step != Step::default() {
+            self.times.add(end, &step);
+        }
+        self.ring.push(span);
+    }
+
+    /// What a window shows.
+    pub fn picture(&self, window: Window) -> Picture {
+        picture::draw(&self.ring, &self.groups, &self.workers, window)
+    }
+
+    /// The span of a worker's lane at a time; or the nearest one, at most `within` nanoseconds away.
+    pub fn span(&self, at: u64, worker: u32, lane: u16, within: u64) -> Option<SpanRow> {
+        let row = self.workers.find(worker)?;
+        let (from, to) = (at.saturating_sub(within), at.saturating_add(within));
+        let spans = self.ring.within(from, to);
+        let spans = spans.filter(|span| span.worker == row && span.lane == lane);
+        let distance = |span: &&Span| {
+            let before = span.start().saturating_sub(at);
+            before.max(at.saturating_sub(span.end()))
+        };
+        spans.min_by_key(distance).map(|span| self.span_row(span))
+    }
+
+    /// The latest spans, at most so many, of the task that has this value: its number may have been another's
+    /// before, so those of `runs` attempts, of which this is the last.
+    pub fn spans_of(&self, object: ObjectId, runs: u32, most: usize) -> Vec<SpanRow> {
+        let first = object.attempt.0.saturating_sub(runs.saturating_sub(1));
+        let is_own = |span: &&Span| {
+            let own = span.object();
+            own.task == object.task
+                && (first..=object.attempt.0).contains(&own.attempt.0)
+                && span.kind() != Kind::Shuffle
+        };
+        let spans = self.ring.within(0, u64::MAX).rev().filter(is_own);
+        spans.take(most).map(|span| self.span_row(span)).collect()
+    }
+
+    fn span_row(&self, span: &Span) -> SpanRow {
+        let object = span.object().to_u64();
+        let group = match span.kind() {
+            Kind::Fetch => alloc::format!("from {}", self.workers.name(span.group)),
+            _ => self.groups.name(span.group).into(),
+        };
+        SpanRow {
+            key: self.keys.get(object),
+            object,
+            group,
+            kind: span.kind().name(),
+            worker: self.workers.name(span.worker),
+            worker_id: self.workers.get(span.worker).map_or(0, |worker| worker.id),
+            lane: span.lane,
+            from: span.start(),
+            read: span.read(),
+            computed: span.computed(),
+            to: span.end(),
+            bytes: span.bytes(),
+            ok: !span.is_failed(),
+        }
+    }
+
+    /// The value of the task of a key, by its text, if its key was kept.
+    pub fn object_of(&self, key: &str) -> Option<ObjectId> {
+        let mut keys = self.keys.keys.iter().rev();
+        let found = keys.find(|(_, own)| readable(own) == key);
+        found.map(|(object, _)| ObjectId::from_u64(*object))
+    }
+
+    /// What is seen first; `live`: whether the cluster is there.
+    pub fn overview(&self, now: u64, live: bool) -> Overview {
+        let now = if live { now.max(self.now) } else { self.now };
+        let (from, to) = self.ring.extent().unwrap_or_default();
+        let mut groups: Vec<_> = self
+            .groups
+            .iter()
+            .filter(|(_, group)| group.runs + group.submitted > 0)
+            .collect();
+        groups.sort_by_key(|(number, group)| (u64::MAX - group.to, *number));
+        let more_groups = groups.len().saturating_sub(MOST_ROWS);
+        let groups = groups.into_iter().take(MOST_ROWS).map(|(number, group)| {
+            let from = if group.runs == 0 {
+                group.to
+            } else {
+                group.from
+            };
+            GroupRow {
+                id: number.into(),
+                name: group.name.clone(),
+                total: (group.submitted > 0).then_some(group.submitted),
+                failed: group.failed,
+                runs: group.runs,
+                seconds: seconds(group.time),
+                fetch_seconds: seconds(group.reading),
+                bytes: group.bytes,
+                mean: seconds(group.mean()),
+                median: seconds(group.median()),
+                max: seconds(group.longest),
+                from,
+                to: group.to,
+                inputs: group.inputs.iter().map(|input| (*input).into()).collect(),
+            }
+        });
+        let (workers, more_workers) = self.worker_rows(now, live);
+        let rate: u64 = self
+            .times
+            .recent()
+            .rev()
+            .skip(1)
+            .take(10)
+            .map(|step| step.tasks)
+            .sum();
+        Overview {
+            version: VERSION,
+            live,
+            now,
+            began: self.began,
+            cluster: self.cluster.clone(),
+            tasks: self.tasks,
+            rate: rate as f64 / 10.0,
+            spans: Kept {
+                kept: self.ring.kept(),
+                lost: self.ring.lost() + self.lost,
+                bytes: self.ring.bytes() as u64,
+                limit: self.ring.limit() as u64,
+                from,
+                to,
+            },
+            groups: groups.collect(),
+            more_groups,
+            workers,
+            more_workers,
+            series: series(1, self.times.to(), self.times.recent()),
+            whole: {
+                let (step, steps) = self.times.whole();
+                series(step, step * steps.len() as u64 * SECOND, steps.iter())
+            },
+            shuffles: self.shuffles.iter().rev().map(shuffle_row).collect(),
+            errors: self.errors.iter().rev().cloned().collect(),
+            events: self.events.iter().rev().cloned().collect(),
+            verdicts: self.verdicts(),
+        }
+    }
+
+    fn worker_rows(&self, now: u64, live: bool) -> (Vec<WorkerRow>, usize) {
+        let mut traffic = vec![(0_u64, 0_u64); self.workers.iter().count()];
+        for (from, to, pair) in self.transfers.iter() {
+            for (row, is_sent) in [(from, true), (to, false)] {
+                if let Some((sent, received)) = traffic.get_mut(usize::from(row)) {
+                    let sum = if is_sent { sent } else { received };
+                    *sum = sum.saturating_add(pair.bytes);
+                }
+            }
+        }
+        let mut rows: Vec<(u16, &Worker)> = self.workers.iter().collect();
+        // Those that are there, then the latest of the others.
+        rows.sort_by_key(|(row, worker)| match worker.gone {
+            None => (0, *row),
+            Some(_) => (1, u16::MAX - *row),
+        });
+        let more = rows.len().saturating_sub(MOST_ROWS);
+        rows.truncate(MOST_ROWS);
+        let rows = rows.into_iter().map(|(row, worker)| {
+            let (sent, received) = traffic[usize::from(row)];
+            let state = worker.state;
+            let has = |number: u64| (number > 0).then_some(number);
+            WorkerRow {
+                id: worker.id,
+                name: self.workers.name(row),
+                address: worker.address.clone(),
+                host: worker.host.clone(),
+                pid: has(worker.pid),
+                status: status(worker),
+                why: worker.gone.clone().unwrap_or_default(),
+                threads: worker.threads,
+                memory_limit: has(worker.memory),
+                managed: state.map(|state| state.managed),
+                process: state.map(|state| state.process),
+                spilled: state.map(|state| state.spilled),
+                cpu: worker.cpu,
+                tasks: state.map(|state| state.tasks),
+                values: state.map(|state| state.values),
+                heard: state
+                    .filter(|_| live)
+                    .map(|state| state.silent as f64 / 1e3),
+                busy: worker.busy(now).filter(|_| worker.gone.is_none()),
+                sent,
+                received,
+                lost: worker.lost,
+            }
+        });
+        (rows.collect(), more)
+    }
+
+    /// What went from which worker to which.
+    pub fn matrix(&self) -> Matrix {
+        let mut sums = vec![0_u64; self.workers.iter().count()];
+        for (from, to, pair) in self.transfers.iter() {
+            for row in [from, to] {
+                if let Some(sum) = sums.get_mut(usize::from(row)) {
+                    *sum = sum.saturating_add(pair.bytes).saturating_add(pair.count);
+                }
+            }
+        }
+        let mut rows: Vec<u16> = (0..sums.len() as u16)
+            .filter(|row| sums[usize::from(*row)] > 0)
+            .collect();
+        rows.sort_by_key(|row| (u64::MAX - sums[usize::from(*row)], *row));
+        let more = rows.len().saturating_sub(MOST_IN_MATRIX);
+        rows.truncate(MOST_IN_MATRIX);
+        fn table<T>(rows: &[u16], transfers: &Transfers, of: impl Fn(&Pair) -> T) -> Vec<Vec<T>> {
+            let none = Pair::default();
+            let cell = |from: u16, to: u16| of(transfers.get(from, to).unwrap_or(&none));
+            rows.iter()
+                .map(|&from| rows.iter().map(|&to| cell(from, to)).collect())
+                .collect()
+        }
+        Matrix {
+            workers: rows
+                .iter()
+                .map(|&row| self.workers.get(row).map_or(0, |worker| worker.id))
+                .collect(),
+            names: rows.iter().map(|&row| self.workers.name(row)).collect(),
+            bytes: table(&rows, &self.transfers, |pair| pair.bytes),
+            seconds: table(&rows, &self.transfers, |pair| seconds(pair.time)),
+            count: table(&rows, &self.transfers, |pair| pair.count),
+            failed: table(&rows, &self.transfers, |pair| pair.failed),
+            more,
+        }
+    }
+
+    fn verdicts(&self) -> Vec<Verdict> {
+        let mut facts = Facts {
+            lost_spans: self.lost,
+            ..Facts::default()
+        };
+        for step in self.times.recent().skip(SECONDS - MINUTE) {
+            facts.tasks += step.tasks;
+            facts.busy_seconds += seconds(step.busy);
+            facts.fetch_seconds += seconds(step.fetching);
+            facts.fetched = facts.fetched.saturating_add(step.fetched);
+            facts.spilled = facts.spilled.saturating_add(step.spilled);
+            facts.snapshots += step.snapshots;
+            facts.starved += step.starved;
+            facts.narrow += step.narrow;
+        }
+        if let Some(tasks) = self.tasks {
+            (facts.waiting, facts.assigned) = (tasks.waiting, tasks.assigned);
+        }
+        facts.groups = self
+            .groups
+            .iter()
+            .filter(|(_, group)| group.runs > 0)
+            .map(|(number, group)| GroupFacts {
+                id: number.into(),
+                name: group.name.clone(),
+                runs: group.runs,
+                failed: group.failed,
+                seconds: seconds(group.time),
+                mean: seconds(group.mean()),
+                median: seconds(group.median()),
+                max: seconds(group.longest),
+                extent: seconds(group.to.saturating_sub(group.from)),
+                longest: group.longest_object,
+            })
+            .collect();
+        facts.workers = self.worker_facts();
+        facts.threads = self
+            .workers
+            .iter()
+            .filter(|(_, worker)| worker.gone.is_none())
+            .map(|(_, worker)| worker.threads)
+            .sum();
+        facts.shuffles = self
+            .shuffles
+            .iter()
+            .map(|shuffle| ShuffleFacts {
+                name: shuffle.name.clone(),
+                bytes: shuffle.bytes,
+                partitions: shuffle.partitions,
+                largest: shuffle.largest,
+            })
+            .collect();
+        let mut verdicts = judge(&facts);
+        for place in verdicts.iter_mut().map(|verdict| &mut verdict.place) {
+            place.key = place.longest.and_then(|object| self.keys.get(object));
+        }
+        verdicts
+    }
+
+    fn worker_facts(&self) -> Vec<WorkerFacts> {
+        // What each worker did, and what the same tasks take elsewhere.
+        let mut sums = vec![(0_u64, 0.0_f64, 0.0_f64); self.workers.iter().count()];
+        for (group, row, share) in self.groups.shares() {
+            let (Some(whole), Some(sum)) = (self.groups.get(group), sums.get_mut(usize::from(row)))
+            else {
+                continue;
+            };
+            let runs = whole.runs.saturating_sub(share.runs);
+            if runs < 10 {
+                continue;
+            }
+            let elsewhere = seconds(whole.time.saturating_sub(share.time)) / runs as f64;
+            sum.0 += share.runs;
+            sum.1 += seconds(share.time);
+            sum.2 += elsewhere * share.runs as f64;
+        }
+        self.workers
+            .iter()
+            .map(|(row, worker)| {
+                let (runs, took, expected) = sums[usize::from(row)];
+                let state = worker.state.unwrap_or_default();
+                WorkerFacts {
+                    id: worker.id,
+                    name: self.workers.name(row),
+                    status: status(worker),
+                    lost: worker.gone.clone().filter(|_| !worker.left),
+                    managed: state.managed,
+                    process: state.process,
+                    memory: worker.memory,
+                    runs,
+                    seconds: took,
+                    expected,
+                }
+            })
+            .collect()
+    }
+
+    /// Verifies the invariants.
+    pub fn check(&self) {
+        self.ring.check();
+        self.groups.check();
+        self.workers.check();
+        self.times.check();
+        self.transfers.check();
+        assert!(self.errors.len() <= MOST_ERRORS);
+        assert!(self.events.len() <= MOST_EVENTS);
+        assert!(self.shuffles.len() <= MOST_SHUFFLES);
+        let bytes = self.keys.keys.iter().map(|(_, key)| KEY + key.len());
+        assert_eq!(bytes.sum::<usize>(), self.keys.bytes);
+        assert!(self.keys.bytes <= MOST_KEYS);
+    }
+}
+
+fn status(worker: &Worker) -> &'static str {
+    match (&worker.gone, worker.state) {
+        (Some(_), _) => "gone",
+        (None, Some(state)) => STATUSES
+            .get(usize::from(state.status))
+            .copied()
+            .unwrap_or("running"),
+        (None, None) => "running",
+    }
+}
+
+fn seconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e9
+}
+
+fn shuffle_row(shuffle: &Shuffle) -> ShuffleRow {
+    ShuffleRow {
+        name: shuffle.name.clone(),
+        bytes: shuffle.bytes,
+        partitions: shuffle.partitions,
+        largest: (shuffle.largest > 0).then_some(shuffle.largest),
+        servers: shuffle.servers,
+        losses: shuffle.losses,
+    }
+}
+
+fn series<'a>(step: u64, to: u64, steps: impl Iterator<Item = &'a Step>) -> Series {
+    let mut values = vec![Vec::new(); 6];
+    for one in steps {
+        let length = step as f64;
+        let row = [
+            one.tasks as f64 / length,
+            seconds(one.busy) / length,
+            one.fetched as f64 / length,
+            one.spilled as f64 / length,
+            one.managed as f64,
+            one.process as f64,
+        ];
+        for (into, value) in values.iter_mut().zip(row) {
+            into.push(value);
+        }
+    }
+    Series {
+        step: step as f64,
+        to,
+        names: ["tasks", "busy", "fetched", "spilled", "managed", "process"],
+        values,
+    }
+}

@@ -1,0 +1,542 @@
+//! What the numbers prove: a rule each. A rule names what it saw, and where to look.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// How bad it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Work is lost, or does not go on.
+    Bad,
+    /// It takes longer than it had to.
+    Warn,
+    /// Worth knowing.
+    Note,
+}
+
+/// Where to look.
+#[derive(Clone, PartialEq, Eq, Default, Debug, serde::Serialize)]
+pub struct Where {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker: Option<u32>,
+    /// The value of the task.
+    #[serde(skip)]
+    pub longest: Option<u64>,
+    /// Its key, as far as it was kept: whoever asked fills it in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// What is proved.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct Verdict {
+    pub rule: &'static str,
+    pub severity: Severity,
+    pub text: String,
+    pub view: &'static str,
+    #[serde(rename = "where")]
+    pub place: Where,
+}
+
+/// A group, as rules see it. Times are seconds.
+#[derive(Clone, Debug)]
+pub struct GroupFacts {
+    pub id: u32,
+    pub name: String,
+    pub runs: u64,
+    pub failed: u64,
+    pub seconds: f64,
+    pub mean: f64,
+    pub median: f64,
+    pub max: f64,
+    /// From the beginning of the first to the end of the last.
+    pub extent: f64,
+    /// The value of the task that took longest.
+    pub longest: u64,
+}
+
+/// A worker, as rules see it.
+#[derive(Clone, Debug)]
+pub struct WorkerFacts {
+    pub id: u32,
+    pub name: String,
+    pub status: &'static str,
+    /// Why it is lost, unless it left as it should.
+    pub lost: Option<String>,
+    pub managed: u64,
+    pub process: u64,
+    pub memory: u64,
+    /// Tasks that it ran, how long they took, and how long they would have taken if each had taken what
+    /// its group takes at the others.
+    pub runs: u64,
+    pub seconds: f64,
+    pub expected: f64,
+}
+
+/// The cluster, as rules see it.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    pub groups: Vec<GroupFacts>,
+    pub workers: Vec<WorkerFacts>,
+    /// Of the last minute.
+    pub tasks: u64,
+    pub busy_seconds: f64,
+    pub fetch_seconds: f64,
+    pub fetched: u64,
+    pub spilled: u64,
+    /// Threads of the workers that are there.
+    pub threads: u32,
+    /// Snapshots of the last minute; those with nothing to do beyond what runs; those in which tasks
+    /// waited for few others.
+    pub snapshots: u64,
+    pub starved: u64,
+    pub narrow: u64,
+    /// Tasks that wait for inputs now.
+    pub waiting: u64,
+    /// Sent to workers now.
+    pub assigned: u64,
+    pub shuffles: Vec<ShuffleFacts>,
+    pub lost_spans: u64,
+}
+
+/// A shuffle, as rules see it.
+#[derive(Clone, Debug)]
+pub struct ShuffleFacts {
+    pub name: String,
+    pub bytes: u64,
+    pub partitions: u64,
+    pub largest: u64,
+}
+
+/// All rules, the worst first.
+pub fn judge(facts: &Facts) -> Vec<Verdict> {
+    let mut verdicts = Vec::new();
+    lost_workers(facts, &mut verdicts);
+    paused(facts, &mut verdicts);
+    errors(facts, &mut verdicts);
+    spilling(facts, &mut verdicts);
+    skew(facts, &mut verdicts);
+    skewed_shuffle(facts, &mut verdicts);
+    slow_worker(facts, &mut verdicts);
+    transfers(facts, &mut verdicts);
+    critical_path(facts, &mut verdicts);
+    client(facts, &mut verdicts);
+    short_tasks(facts, &mut verdicts);
+    lost_spans(facts, &mut verdicts);
+    verdicts.sort_by_key(|verdict| verdict.severity);
+    verdicts
+}
+
+fn verdict(rule: &'static str, severity: Severity, view: &'static str, text: String) -> Verdict {
+    Verdict {
+        rule,
+        severity,
+        text,
+        view,
+        place: Where::default(),
+    }
+}
+
+fn of_group(group: &GroupFacts, verdict: Verdict) -> Verdict {
+    let place = Where {
+        group: Some(group.id),
+        longest: Some(group.longest),
+        ..Where::default()
+    };
+    Verdict { place, ..verdict }
+}
+
+fn of_worker(worker: &WorkerFacts, verdict: Verdict) -> Verdict {
+    let place = Where {
+        worker: Some(worker.id),
+        ..Where::default()
+    };
+    Verdict { place, ..verdict }
+}
+
+/// Seconds, for people.
+fn time(seconds: f64) -> String {
+    match seconds {
+        seconds if seconds < 1e-3 => format!("{:.0} µs", seconds * 1e6),
+        seconds if seconds < 1.0 => format!("{:.1} ms", seconds * 1e3),
+        seconds if seconds < 100.0 => format!("{seconds:.1} s"),
+        seconds => format!("{seconds:.0} s"),
+    }
+}
+
+/// Bytes, for people.
+fn size(bytes: u64) -> String {
+    let bytes = bytes as f64;
+    match bytes {
+        bytes if bytes < 1e6 => format!("{:.0} kB", bytes / 1e3),
+        bytes if bytes < 1e9 => format!("{:.0} MB", bytes / 1e6),
+        bytes => format!("{:.1} GB", bytes / 1e9),
+    }
+}
+
+/// Processes that ended without having been asked to.
+fn lost_workers(facts: &Facts, into: &mut Vec<Verdict>) {
+    let lost: Vec<_> = facts
+        .workers
+        .iter()
+        .filter(|worker| worker.lost.is_some())
+        .collect();
+    if let Some(last) = lost.last() {
+        let why = last.lost.as_deref().unwrap_or_default();
+        let text = match lost.len() {
+            1 => format!("worker {} was lost: {why}", last.name),
+            count => format!(
+                "{count} workers were lost, the last one {}: {why}",
+                last.name
+            ),
+        };
+        into.push(of_worker(
+            last,
+            verdict("lost-workers", Severity::Bad, "workers", text),
+        ));
+    }
+}
+
+/// Workers that start no tasks, for memory.
+fn paused(facts: &Facts, into: &mut Vec<Verdict>) {
+    let paused: Vec<_> = facts
+        .workers
+        .iter()
+        .filter(|worker| worker.status == "paused")
+        .collect();
+    if let Some(first) = paused.first() {
+        let text = format!(
+            "{} of {} workers are paused for memory: {} has {} of {}",
+            paused.len(),
+            facts
+                .workers
+                .iter()
+                .filter(|worker| worker.status != "gone")
+                .count(),
+            first.name,
+            size(first.process),
+            size(first.memory),
+        );
+        into.push(of_worker(
+            first,
+            verdict("paused", Severity::Bad, "workers", text),
+        ));
+    }
+}
+
+/// Tasks that raised, whether they are run again or not.
+fn errors(facts: &Facts, into: &mut Vec<Verdict>) {
+    let failed = facts.groups.iter().map(|group| group.failed).sum::<u64>();
+    let worst = facts.groups.iter().max_by_key(|group| group.failed);
+    if let Some(worst) = worst.filter(|worst| worst.failed > 0) {
+        let text = format!(
+            "{failed} runs raised, {} of them of {} ({} runs)",
+            worst.failed, worst.name, worst.runs
+        );
+        let found = verdict("errors", Severity::Bad, "groups", text);
+        into.push(Verdict {
+            place: Where {
+                group: Some(worst.id),
+                ..Where::default()
+            },
+            ..found
+        });
+    }
+}
+
+/// Values go to disk.
+fn spilling(facts: &Facts, into: &mut Vec<Verdict>) {
+    const LEAST: u64 = 10_000_000;
+    if facts.spilled >= LEAST {
+        let text = format!(
+            "{} went to disk or came back in the last minute: values need more memory than workers have",
+            size(facts.spilled)
+        );
+        into.push(verdict("spilling", Severity::Warn, "workers", text));
+    }
+}
+
+/// One task of many takes far longer than the others, and much of the time that all took.
+fn skew(facts: &Facts, into: &mut Vec<Verdict>) {
+    let is_skewed = |group: &&GroupFacts| {
+        group.runs >= 8
+            && group.max >= 1.0
+            && group.max >= 8.0 * group.median
+            && group.max >= 0.25 * group.extent
+    };
+    let worst = facts.groups.iter().filter(is_skewed);
+    if let Some(worst) = worst.max_by(|one, other| one.max.total_cmp(&other.max)) {
+        let text = format!(
+            "a task of {} took {}, half of its {} tasks at most {}",
+            worst.name,
+            time(worst.max),
+            worst.runs,
+            time(worst.median)
+        );
+        into.push(of_group(
+            worst,
+            verdict("skew", Severity::Warn, "stream", text),
+        ));
+    }
+}
+
+/// One partition is far larger than the others.
+fn skewed_shuffle(facts: &Facts, into: &mut Vec<Verdict>) {
+    for shuffle in &facts.shuffles {
+        let mean = shuffle.bytes / shuffle.partitions.max(1);
+        if shuffle.partitions >= 4 && shuffle.largest >= 64_000_000 && shuffle.largest >= 4 * mean {
+            let text = format!(
+                "a partition of shuffle {} has {}, all have {} on average",
+                shuffle.name,
+                size(shuffle.largest),
+                size(mean)
+            );
+            into.push(verdict("skewed-shuffle", Severity::Warn, "shuffles", text));
+        }
+    }
+}
+
+/// One worker takes longer for the same tasks.
+fn slow_worker(facts: &Facts, into: &mut Vec<Verdict>) {
+    let ratio = |worker: &WorkerFacts| worker.seconds / worker.expected.max(1e-9);
+    let is_slow =
+        |worker: &&WorkerFacts| worker.runs >= 10 && worker.seconds >= 2.0 && ratio(worker) >= 1.8;
+    let slow = facts.workers.iter().filter(is_slow);
+    if let Some(slow) = slow.max_by(|one, other| ratio(one).total_cmp(&ratio(other))) {
+        let text = format!(
+            "worker {} takes {:.1} × as long as others for the same {} tasks",
+            slow.name,
+            ratio(slow),
+            slow.runs
+        );
+        into.push(of_worker(
+            slow,
+            verdict("slow-worker", Severity::Warn, "workers", text),
+        ));
+    }
+}
+
+/// More time goes into bringing inputs than into tasks.
+fn transfers(facts: &Facts, into: &mut Vec<Verdict>) {
+    if facts.fetch_seconds >= 5.0 && facts.fetch_seconds >= facts.busy_seconds {
+        let text = format!(
+            "in the last minute values took {} to come from other workers ({}), tasks ran for {}",
+            time(facts.fetch_seconds),
+            size(facts.fetched),
+            time(facts.busy_seconds)
+        );
+        into.push(verdict("transfers", Severity::Warn, "transfers", text));
+    }
+}
+
+/// Most tasks wait for a few that run.
+fn critical_path(facts: &Facts, into: &mut Vec<Verdict>) {
+    if facts.snapshots >= 5 && facts.narrow * 10 >= facts.snapshots * 6 && facts.waiting > 0 {
+        let text = format!(
+            "{} tasks wait for {} that run; there are {} threads",
+            facts.waiting, facts.assigned, facts.threads
+        );
+        into.push(verdict("critical-path", Severity::Warn, "stream", text));
+    }
+}
+
+/// Workers have nothing to do between the tasks that come.
+fn client(facts: &Facts, into: &mut Vec<Verdict>) {
+    let has_room =
+        facts.busy_seconds < 0.5 * 60.0_f64.min(facts.snapshots as f64) * f64::from(facts.threads);
+    if facts.snapshots >= 20
+        && facts.starved * 10 >= facts.snapshots * 7
+        && facts.tasks >= 20
+        && has_room
+    {
+        let text = format!(
+            "workers wait for the client: {} tasks came in the last minute, and at {} of {} looks none was waiting",
+            facts.tasks, facts.starved, facts.snapshots
+        );
+        into.push(verdict("client", Severity::Note, "stream", text));
+    }
+}
+
+/// Tasks so short that their administration takes as long.
+fn short_tasks(facts: &Facts, into: &mut Vec<Verdict>) {
+    let is_short = |group: &&GroupFacts| group.runs >= 10_000 && group.mean < 1e-3;
+    let shortest = facts.groups.iter().filter(is_short);
+    if let Some(group) = shortest.max_by_key(|group| group.runs) {
+        let text = format!(
+            "{} tasks of {} took {} on average: fewer and larger ones cost less to administer",
+            group.runs,
+            group.name,
+            time(group.mean)
+        );
+        let found = verdict("short-tasks", Severity::Note, "groups", text);
+        into.push(Verdict {
+            place: Where {
+                group: Some(group.id),
+                ..Where::default()
+            },
+            ..found
+        });
+    }
+}
+
+/// What is not drawn.
+fn lost_spans(facts: &Facts, into: &mut Vec<Verdict>) {
+    if facts.lost_spans > 0 {
+        let text = format!(
+            "{} spans were lost at workers or on the way: pictures lack them, sums too",
+            facts.lost_spans
+        );
+        into.push(verdict("lost-spans", Severity::Note, "stream", text));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    fn group(name: &str) -> GroupFacts {
+        GroupFacts {
+            id: 1,
+            name: name.into(),
+            runs: 200,
+            failed: 0,
+            seconds: 40.0,
+            mean: 0.2,
+            median: 0.13,
+            max: 0.5,
+            extent: 20.0,
+            longest: 0,
+        }
+    }
+
+    fn worker(id: u32) -> WorkerFacts {
+        WorkerFacts {
+            id,
+            name: format!("w{id}"),
+            status: "running",
+            lost: None,
+            managed: 1 << 20,
+            process: 1 << 28,
+            memory: 1 << 30,
+            runs: 100,
+            seconds: 20.0,
+            expected: 20.0,
+        }
+    }
+
+    fn healthy() -> Facts {
+        Facts {
+            groups: vec![group("inc"), group("sum")],
+            workers: vec![worker(1), worker(2)],
+            tasks: 200,
+            busy_seconds: 40.0,
+            fetch_seconds: 1.0,
+            fetched: 1 << 20,
+            spilled: 0,
+            threads: 4,
+            snapshots: 20,
+            starved: 2,
+            narrow: 2,
+            waiting: 100,
+            assigned: 8,
+            shuffles: vec![ShuffleFacts {
+                name: "s".into(),
+                bytes: 1 << 30,
+                partitions: 8,
+                largest: 150_000_000,
+            }],
+            lost_spans: 0,
+        }
+    }
+
+    /// The rules that speak when this is so.
+    fn rules(change: impl FnOnce(&mut Facts)) -> Vec<&'static str> {
+        let mut facts = healthy();
+        change(&mut facts);
+        judge(&facts).iter().map(|verdict| verdict.rule).collect()
+    }
+
+    #[test]
+    fn a_healthy_run_is_silent() {
+        assert_eq!(rules(|_| ()), [""; 0]);
+        assert_eq!(judge(&Facts::default()), []);
+    }
+
+    #[test]
+    fn each_rule_speaks_of_its_cause_alone() {
+        let lost = rules(|facts| facts.workers[1].lost = Some("it was killed".into()));
+        assert_eq!(lost, ["lost-workers"]);
+        assert_eq!(
+            rules(|facts| facts.workers[0].status = "paused"),
+            ["paused"]
+        );
+        assert_eq!(rules(|facts| facts.groups[0].failed = 3), ["errors"]);
+        assert_eq!(rules(|facts| facts.spilled = 1 << 30), ["spilling"]);
+        assert_eq!(rules(|facts| facts.groups[0].max = 12.0), ["skew"]);
+        let skewed = rules(|facts| facts.shuffles[0].largest = 700_000_000);
+        assert_eq!(skewed, ["skewed-shuffle"]);
+        assert_eq!(
+            rules(|facts| facts.workers[0].expected = 9.0),
+            ["slow-worker"]
+        );
+        assert_eq!(rules(|facts| facts.fetch_seconds = 50.0), ["transfers"]);
+        assert_eq!(rules(|facts| facts.narrow = 15), ["critical-path"]);
+        let starved = rules(|facts| {
+            facts.starved = 18;
+            facts.busy_seconds = 10.0;
+        });
+        assert_eq!(starved, ["client"]);
+        let short = rules(|facts| {
+            facts.groups[0].runs = 100_000;
+            facts.groups[0].mean = 30e-6;
+        });
+        assert_eq!(short, ["short-tasks"]);
+        assert_eq!(rules(|facts| facts.lost_spans = 1), ["lost-spans"]);
+    }
+
+    #[test]
+    fn rules_are_silent_a_little_below() {
+        let long = rules(|facts| {
+            // Long, and no longer than the others.
+            facts.groups[0].max = 12.0;
+            facts.groups[0].median = 10.0;
+        });
+        assert_eq!(long, [""; 0]);
+        let short = rules(|facts| facts.groups[0].mean = 30e-6);
+        assert_eq!(short, [""; 0]);
+        let busy = rules(|facts| facts.starved = 18);
+        assert_eq!(busy, [""; 0]);
+        let few = rules(|facts| {
+            facts.workers[0].expected = 9.0;
+            facts.workers[0].runs = 3;
+        });
+        assert_eq!(few, [""; 0]);
+        assert_eq!(
+            rules(|facts| facts.shuffles[0].largest = 300_000_000),
+            [""; 0]
+        );
+        assert_eq!(rules(|facts| facts.fetch_seconds = 39.0), [""; 0]);
+        assert_eq!(rules(|facts| facts.narrow = 11), [""; 0]);
+    }
+
+    #[test]
+    fn the_worst_comes_first_and_says_where() {
+        let mut facts = healthy();
+        facts.lost_spans = 5;
+        facts.groups[0].max = 12.0;
+        facts.groups[0].longest = 7;
+        facts.workers[1].lost = Some("it was killed by signal 9".into());
+        let verdicts = judge(&facts);
+        let severities: Vec<_> = verdicts.iter().map(|verdict| verdict.severity).collect();
+        assert_eq!(severities, [Severity::Bad, Severity::Warn, Severity::Note]);
+        assert_eq!(verdicts[0].place.worker, Some(2));
+        assert_eq!(verdicts[1].place.longest, Some(7));
+        assert!(verdicts[1].text.contains("12.0 s"), "{}", verdicts[1].text);
+    }
+}

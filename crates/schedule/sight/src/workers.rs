@@ -1,0 +1,237 @@
+//! Who takes part, and who did.
+
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::event::WorkerState;
+use crate::series::SECOND;
+
+/// Workers that are told apart. One that comes later takes the row of one that is gone for long, and what
+/// that did is drawn as another's: so this is far more than clusters have.
+const MOST: usize = 1 << 14;
+/// Seconds of which it is known how busy a worker was.
+const SECONDS: usize = 16;
+/// Groups that a worker may name.
+const MOST_NAMES: usize = 1 << 13;
+
+/// A worker.
+#[derive(Clone, Debug)]
+pub(crate) struct Worker {
+    pub(crate) id: u32,
+    pub(crate) name: String,
+    pub(crate) address: String,
+    pub(crate) host: String,
+    pub(crate) pid: u64,
+    pub(crate) threads: u32,
+    pub(crate) memory: u64,
+    /// Why it is gone.
+    pub(crate) gone: Option<String>,
+    /// Whether that was as it should be.
+    pub(crate) left: bool,
+    pub(crate) state: Option<WorkerState>,
+    /// Processor time, and when it was told.
+    processor: (u64, u64),
+    /// Processors that it used between the last two batches.
+    pub(crate) cpu: Option<f64>,
+    /// What it lost of spans.
+    pub(crate) lost: u64,
+    /// Nanoseconds in which its executors were busy, by second.
+    busy: [u64; SECONDS],
+    /// The second after the last of them.
+    end: u64,
+    /// Its numbers of groups.
+    names: Vec<u16>,
+}
+
+impl Worker {
+    fn new(id: u32) -> Self {
+        Self {
+            id,
+            name: String::new(),
+            address: String::new(),
+            host: String::new(),
+            pid: 0,
+            threads: 0,
+            memory: 0,
+            gone: None,
+            left: false,
+            state: None,
+            processor: (0, 0),
+            cpu: None,
+            lost: 0,
+            busy: [0; SECONDS],
+            end: 0,
+            names: Vec::new(),
+        }
+    }
+
+    /// It calls a group by a number.
+    pub(crate) fn named(&mut self, number: u32, group: u16) {
+        let place = number as usize;
+        if place < MOST_NAMES {
+            if self.names.len() <= place {
+                self.names.resize(place + 1, 0);
+            }
+            self.names[place] = group;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn group(&self, number: u32) -> u16 {
+        self.names.get(number as usize).copied().unwrap_or(0)
+    }
+
+    fn advance(&mut self, second: u64) {
+        if second >= self.end {
+            let passed = (second + 1 - self.end).min(SECONDS as u64);
+            for next in second + 1 - passed..=second {
+                self.busy[next as usize % SECONDS] = 0;
+            }
+            self.end = second + 1;
+        }
+    }
+
+    /// An executor thread was busy.
+    #[inline]
+    pub(crate) fn was_busy(&mut self, start: u64, end: u64, now: u64) {
+        let (start, end) = (start.min(now), end.min(now));
+        self.advance(end / SECOND);
+        let oldest = self.end.saturating_sub(SECONDS as u64) * SECOND;
+        let mut start = start.max(oldest);
+        while start < end {
+            let second = start / SECOND;
+            let until = ((second + 1) * SECOND).min(end);
+            self.busy[second as usize % SECONDS] += until - start;
+            start = until;
+        }
+    }
+
+    /// The share of its threads' time in which they ran tasks, in the last ten whole seconds but one:
+    /// what ended later may not have been told yet.
+    pub(crate) fn busy(&self, now: u64) -> Option<f64> {
+        let end = (now / SECOND).saturating_sub(1);
+        let from = end.saturating_sub(10);
+        if self.threads == 0 || end == from {
+            return None;
+        }
+        let known = |second: &u64| *second < self.end && *second + SECONDS as u64 >= self.end;
+        let busy = (from..end).filter(known);
+        let busy: u64 = busy
+            .map(|second| self.busy[second as usize % SECONDS])
+            .sum();
+        let whole = (end - from) * SECOND * u64::from(self.threads);
+        Some((busy as f64 / whole as f64).min(1.0))
+    }
+
+    pub(crate) fn processor(&mut self, taken: u64, now: u64) {
+        let (before, when) = self.processor;
+        if taken > before && now > when {
+            if before > 0 {
+                self.cpu = Some((taken - before) as f64 / (now - when) as f64);
+            }
+            self.processor = (taken, now);
+        }
+    }
+}
+
+/// All of them, by row.
+#[derive(Debug, Default)]
+pub(crate) struct Workers {
+    rows: Vec<Worker>,
+    by_id: BTreeMap<u32, u16>,
+    /// The row to use again next.
+    next: usize,
+}
+
+impl Workers {
+    /// The row of a worker, which may be new.
+    pub(crate) fn row(&mut self, id: u32) -> u16 {
+        if let Some(row) = self.by_id.get(&id) {
+            return *row;
+        }
+        let row = if self.rows.len() < MOST {
+            self.rows.push(Worker::new(id));
+            self.rows.len() - 1
+        } else {
+            let row = self.next % MOST;
+            self.next = row + 1;
+            self.by_id.remove(&self.rows[row].id);
+            self.rows[row] = Worker::new(id);
+            row
+        };
+        self.by_id.insert(id, row as u16);
+        row as u16
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, row: u16) -> Option<&Worker> {
+        self.rows.get(usize::from(row))
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, row: u16) -> Option<&mut Worker> {
+        self.rows.get_mut(usize::from(row))
+    }
+
+    pub(crate) fn find(&self, id: u32) -> Option<u16> {
+        self.by_id.get(&id).copied()
+    }
+
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (u16, &Worker)> {
+        self.rows
+            .iter()
+            .enumerate()
+            .map(|(row, worker)| (row as u16, worker))
+    }
+
+    pub(crate) fn name(&self, row: u16) -> String {
+        match self.get(row) {
+            Some(worker) if !worker.name.is_empty() => worker.name.to_owned(),
+            Some(worker) => alloc::format!("worker {}", worker.id),
+            None => "an unknown worker".into(),
+        }
+    }
+
+    pub(crate) fn check(&self) {
+        assert!(self.rows.len() <= MOST);
+        assert_eq!(self.rows.len(), self.by_id.len());
+        for (id, row) in &self.by_id {
+            assert_eq!(self.rows[usize::from(*row)].id, *id);
+        }
+        let mut seen = vec![false; self.rows.len()];
+        for row in self.by_id.values() {
+            assert!(!core::mem::replace(&mut seen[usize::from(*row)], true));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_busy_a_worker_is_says_the_last_seconds() {
+        let mut worker = Worker::new(1);
+        worker.threads = 2;
+        assert_eq!(worker.busy(SECOND), None);
+        let now = 100 * SECOND;
+        // One of two threads, all the time.
+        worker.was_busy(50 * SECOND, now, now);
+        assert_eq!(worker.busy(now), Some(0.5));
+        assert_eq!(worker.busy(now + 100 * SECOND), Some(0.0));
+    }
+
+    #[test]
+    fn rows_are_used_again_when_there_are_too_many() {
+        let mut workers = Workers::default();
+        for id in 0..MOST as u32 + 5 {
+            workers.row(id);
+        }
+        workers.check();
+        assert_eq!(workers.find(0), None);
+        assert!(workers.find(5).is_some());
+    }
+}

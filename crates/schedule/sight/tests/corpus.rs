@@ -1,0 +1,101 @@
+//! Replays what fuzzing found for the decoders of batches and of history files (`fuzz/`).
+
+#[path = "../../../../fuzz/corpus.rs"]
+#[allow(unreachable_pub, reason = "it is a module of several crates' tests")]
+mod corpus;
+
+use treadle_sight::history::{MAGIC, put_block};
+use treadle_sight::{Batch, Event, Head, Kind, Record, Snapshot, WorkerState, fuzzing};
+use treadle_types::WorkerId;
+
+#[test]
+fn the_corpus_is_replayed() {
+    corpus::replay("recorded", fuzzing::batch);
+    corpus::replay("history", fuzzing::history);
+}
+
+#[test]
+fn the_corpus_has_what_is_valid() {
+    let head = Head {
+        offset: -5,
+        lost: 2,
+        processor: 1 << 33,
+    };
+    let record = |kind, number: u64| Record {
+        began: 1_000 + 70 * number,
+        read: 1_010 + 70 * number,
+        computed: 1_050 + 70 * number,
+        ended: 1_060 + 70 * number,
+        object: (7 + number) << 32 | 1,
+        bytes: 1 << (4 * number),
+        group: 1,
+        lane: 2,
+        kind,
+        failed: number == 1,
+    };
+    let kinds = [
+        Kind::Task,
+        Kind::Fetch,
+        Kind::Spill,
+        Kind::Shuffle,
+        Kind::Cast,
+    ];
+    let records = (0..).zip(kinds).map(|(number, kind)| record(kind, number));
+    let records: Vec<Record> = records.collect();
+    let keys = [(7 << 32 | 1, &b"\x05\x05inc-1"[..])];
+    let batch = Batch::encode(head, &[(1, "inc")], &keys, records.into_iter());
+    corpus::compare("recorded", "batch", &batch);
+    let worker = WorkerId(3);
+    let events = [
+        Event::Began {
+            address: "treadle://127.0.0.1:7786".into(),
+            id: "Scheduler-1".into(),
+            version: "0.1.0".into(),
+            unix: 1_700_000_000_000_000,
+            clock: 900,
+        },
+        Event::Joined {
+            worker,
+            name: "one".into(),
+            address: "treadle://127.0.0.1:7787".into(),
+            host: "here".into(),
+            pid: 42,
+            threads: 2,
+            memory: 1 << 33,
+        },
+        Event::Batch {
+            worker,
+            bytes: &batch,
+        },
+        Event::Snapshot(Snapshot {
+            tasks: [1, 2, 3, 4, 5],
+            workers: vec![WorkerState {
+                worker: 3,
+                status: 1,
+                managed: 1 << 20,
+                ..WorkerState::default()
+            }],
+        }),
+        Event::Failed {
+            object: 7 << 32 | 1,
+            key: "inc-1".into(),
+            worker,
+            text: "ZeroDivisionError".into(),
+        },
+        Event::Submitted(vec![("inc".into(), 5)]),
+        Event::Inputs {
+            group: "sum".into(),
+            inputs: vec!["inc".into()],
+        },
+        Event::Lost {
+            worker,
+            cause: "it was killed by signal 9".into(),
+            drained: false,
+        },
+    ];
+    let mut file = MAGIC.to_vec();
+    for (now, event) in (0..).zip(&events) {
+        put_block(now * 1_000, event, &mut file);
+    }
+    corpus::compare("history", "file", &file);
+}

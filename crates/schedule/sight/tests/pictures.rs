@@ -1,0 +1,268 @@
+//! Reduced pictures against naive ones, on random runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use treadle_sight::{Batch, By, Event, Head, Kind, Record, Sight, Snapshot, Window, WorkerState};
+use treadle_types::{ObjectId, WorkerId};
+
+/// Nanoseconds.
+const RUN: u64 = 1_000_000;
+
+#[derive(Clone, Debug)]
+struct Done {
+    worker: u32,
+    lane: u16,
+    group: u32,
+    began: u64,
+    reading: u64,
+    length: u64,
+    fetch: bool,
+    failed: bool,
+}
+
+fn any_done() -> impl Strategy<Value = Done> {
+    let length = prop_oneof![0..300_u64, 0..20_000_u64, 0..RUN];
+    let tags = (any::<bool>(), any::<bool>());
+    (0..4_u32, 0..3_u16, 0..5_u32, 0..RUN, 0..RUN, length, tags).prop_map(
+        |(worker, lane, group, began, reading, length, (fetch, failed))| Done {
+            worker,
+            lane,
+            group,
+            began,
+            reading: reading.min(length),
+            length,
+            fetch: fetch && group < 4,
+            failed,
+        },
+    )
+}
+
+fn run(done: &[Done]) -> Sight {
+    let mut sight = Sight::new(64 << 20);
+    for worker in 0..4 {
+        let names: Vec<String> = (0..5).map(|group| format!("group-{}", group * 2)).collect();
+        let names: Vec<(u32, &str)> = (0..).zip(names.iter().map(String::as_str)).collect();
+        let own = done.iter().filter(|done| done.worker == worker);
+        let records: Vec<Record> = own
+            .map(|done| Record {
+                began: done.began,
+                read: done.began + done.reading,
+                computed: done.began + done.length,
+                ended: done.began + done.length,
+                object: 1 << 32,
+                bytes: 10,
+                group: done.group,
+                lane: done.lane,
+                kind: if done.fetch { Kind::Fetch } else { Kind::Task },
+                failed: done.failed,
+            })
+            .collect();
+        let bytes = Batch::encode(Head::default(), &names, &[], records.into_iter());
+        let event = Event::Batch {
+            worker: WorkerId(worker),
+            bytes: &bytes,
+        };
+        sight.handle(&event, 10 * RUN).unwrap();
+        sight.check();
+    }
+    sight
+}
+
+fn column(time: u64, from: u64, to: u64, width: u32) -> u64 {
+    (time.clamp(from, to) - from) * u64::from(width) / (to - from)
+}
+
+proptest! {
+    #[test]
+    fn a_picture_has_all_spans_and_no_more_than_its_pixels(
+        done in prop::collection::vec(any_done(), 0..300),
+        from in 0..RUN,
+        length in 1..RUN,
+        width in 1..200_u32,
+    ) {
+        let sight = run(&done);
+        let to = from + length;
+        let window = Window { from, to, width, by: By::Worker, group: None, worker: None };
+        let picture = sight.picture(window);
+        let inside: Vec<&Done> = done
+            .iter()
+            .filter(|done| done.began <= to && done.began + done.length >= from)
+            .collect();
+        prop_assert_eq!(picture.count, inside.len() as u64);
+        // A task whose inputs took at least a pixel is two rectangles.
+        let is_long = |start: u64, end: u64| {
+            let inside = end.clamp(from, to) - start.clamp(from, to);
+            inside * u64::from(width) >= length
+        };
+        let halves = inside
+            .iter()
+            .filter(|done| !done.fetch && is_long(done.began, done.began + done.reading))
+            .count();
+        let counted: u64 = picture.rectangles.iter().map(|one| u64::from(one.count)).sum();
+        prop_assert_eq!(counted, (inside.len() + halves) as u64);
+        // In order, and at most one short one for each row and pixel.
+        let mut short = BTreeSet::new();
+        let pixel = 1.0 / f64::from(width);
+        for pair in picture.rectangles.windows(2) {
+            prop_assert!((pair[0].lane, pair[0].start) <= (pair[1].lane, pair[1].start));
+        }
+        for one in &picture.rectangles {
+            prop_assert!(one.start >= 0.0 && one.start + one.length <= 1.0 + 1e-5);
+            prop_assert!((one.lane as usize) < picture.lanes.len());
+            if one.count > 1 {
+                prop_assert!(f64::from(one.length) <= pixel * 2.0);
+                prop_assert!(!picture.exact);
+                let place = (f64::from(one.start) * f64::from(width) + 1e-3) as u64;
+                short.insert((one.lane, place));
+            }
+        }
+        // The pixels in which rectangles begin are those in which spans begin.
+        let lanes: BTreeMap<u32, (u32, u16)> = (0..)
+            .zip(picture.lanes.iter().map(|lane| (lane.worker, lane.lane)))
+            .collect();
+        for done in &inside {
+            let lane = if done.fetch { 0x8000 } else { done.lane };
+            let row = lanes.iter().find(|(_, place)| **place == (done.worker, lane));
+            let row = *row.expect("each has a row").0;
+            let start = column(done.began, from, to, width) as f64 * pixel;
+            let covered = picture.rectangles.iter().filter(|one| one.lane == row).any(|one| {
+                f64::from(one.start) <= start + pixel + 1e-5
+                    && f64::from(one.start + one.length) >= start - 1e-5
+            });
+            prop_assert!(covered, "{done:?}");
+        }
+        let by_group = sight.picture(Window { by: By::Group, ..window });
+        let tasks = inside.iter().filter(|done| !done.fetch);
+        prop_assert_eq!(by_group.count, tasks.clone().count() as u64);
+        let mut columns: BTreeMap<(String, u64), u64> = BTreeMap::new();
+        for done in tasks {
+            let first = column(done.began, from, to, width).min(u64::from(width) - 1);
+            let last = column(done.began + done.length, from, to, width).min(u64::from(width) - 1);
+            for place in first..=last {
+                *columns.entry((format!("group-{}", done.group * 2), place)).or_default() += 1;
+            }
+        }
+        let mut drawn: BTreeMap<(String, u64), u64> = BTreeMap::new();
+        for one in &by_group.rectangles {
+            let name = &by_group.lanes[one.lane as usize].name;
+            let first = (one.start * width as f32).round() as u64;
+            let count = (one.length * width as f32).round() as u64;
+            for place in first..first + count {
+                drawn.insert((name.clone(), place), u64::from(one.count));
+            }
+        }
+        prop_assert_eq!(
+            columns.keys().collect::<Vec<_>>(),
+            drawn.keys().collect::<Vec<_>>()
+        );
+        for (place, count) in &columns {
+            // Within a factor of two: neighbours alike are one.
+            prop_assert_eq!(count.ilog2(), drawn[place].ilog2());
+        }
+    }
+
+    #[test]
+    fn events_in_any_order_keep_the_invariants_and_come_back_from_a_file(
+        steps in prop::collection::vec((any_done(), 0..8_u8, 0..3 * RUN), 0..60),
+    ) {
+        let mut sight = Sight::new(1 << 20);
+        let mut file = treadle_sight::history::MAGIC.to_vec();
+        for (done, what, now) in &steps {
+            let worker = WorkerId(done.worker);
+            let record = Record {
+                began: done.began,
+                read: done.began,
+                computed: done.began,
+                ended: done.began + done.length,
+                object: u64::from(done.group) << 32,
+                bytes: done.length,
+                group: done.group,
+                lane: done.lane,
+                kind: [Kind::Task, Kind::Fetch, Kind::Spill, Kind::Shuffle][usize::from(*what % 4)],
+                failed: done.failed,
+            };
+            let head = Head { offset: done.reading as i64 - 500, lost: 1, processor: *now };
+            let names = [(done.group, "a"), (7, "b-c")];
+            let keys = [(record.object, &b"\x05\x01x"[..])];
+            let bytes = Batch::encode(head, &names, &keys, [record].into_iter());
+            let text = format!("name {}", done.group);
+            let event = match what {
+                0..4 => Event::Batch { worker, bytes: &bytes },
+                4 => Event::Joined {
+                    worker, name: text.clone(), address: text, host: "h".into(),
+                    pid: 1, threads: 2, memory: 3,
+                },
+                5 => Event::Lost { worker, cause: text, drained: done.fetch },
+                6 => Event::Snapshot(Snapshot {
+                    tasks: [1, 2, 3, 4, 5],
+                    workers: vec![WorkerState {
+                        worker: done.worker,
+                        status: done.group as u8 % 3,
+                        ..WorkerState::default()
+                    }],
+                }),
+                _ => Event::Inputs { group: "a".into(), inputs: vec![text] },
+            };
+            sight.handle(&event, *now).unwrap();
+            sight.check();
+            treadle_sight::history::put_block(*now, &event, &mut file);
+        }
+        let mut again = Sight::new(1 << 20);
+        for block in treadle_sight::history::Blocks::new(&file) {
+            let (now, event) = block.unwrap();
+            again.handle(&event, now).unwrap();
+        }
+        prop_assert_eq!(again.overview(0, false), sight.overview(0, false));
+        prop_assert_eq!(again.matrix(), sight.matrix());
+        prop_assert_eq!(again.spans_of(ObjectId::from_u64(0), 1, 9), sight.spans_of(ObjectId::from_u64(0), 1, 9));
+    }
+}
+
+#[test]
+fn many_rows_are_drawn_with_wider_pixels() {
+    let mut sight = Sight::new(64 << 20);
+    for worker in 0..1_000 {
+        let records = (0..1_000).map(|number| Record {
+            began: number * 1_000,
+            read: number * 1_000,
+            computed: number * 1_000 + 400,
+            ended: number * 1_000 + 400,
+            object: number << 32,
+            bytes: 1,
+            group: 0,
+            lane: 0,
+            kind: Kind::Task,
+            failed: false,
+        });
+        let records: Vec<Record> = records.collect();
+        let bytes = Batch::encode(Head::default(), &[(0, "x")], &[], records.into_iter());
+        let event = Event::Batch {
+            worker: WorkerId(worker),
+            bytes: &bytes,
+        };
+        sight.handle(&event, RUN).unwrap();
+    }
+    let window = Window {
+        from: 0,
+        to: RUN,
+        width: 2_000,
+        by: By::Worker,
+        group: None,
+        worker: None,
+    };
+    let picture = sight.picture(window);
+    assert_eq!(picture.count, 1_000_000);
+    assert_eq!(picture.lanes.len(), 1_000);
+    assert!(picture.rectangles.len() <= 200_000);
+    let counted: u64 = picture
+        .rectangles
+        .iter()
+        .map(|one| u64::from(one.count))
+        .sum();
+    assert_eq!(counted, 1_000_000);
+    let near = sight.span(500_450, 7, 0, 100).expect("one is near");
+    assert_eq!((near.from, near.to), (500_000, 500_400));
+    assert_eq!(sight.span(500_700, 7, 0, 10), None);
+    assert_eq!(near.group, "x");
+}

@@ -1,0 +1,41 @@
+"""The command ``treadle history``: the page of a cluster that is no more."""
+
+from __future__ import annotations
+
+import threading
+
+import click
+
+from treadle.cli._basics import announce, clear_errors
+from treadle.cli._long_running import Ending, http_option, http_token_option, pages_of
+
+__all__ = ["history"]
+
+
+@click.command()
+@http_option
+@http_token_option
+@click.argument("path", type=click.Path(exists=True, dir_okay=False))
+def history(path: str, http: str, http_token_file: str | None) -> None:
+    """Show the page of the history at PATH until SIGTERM or Ctrl-C.
+
+    It is what a scheduler wrote with --history, or a cluster with history=PATH, however that ended.
+    """
+    with clear_errors():
+        from treadle import _core
+
+        pages = pages_of(http, (), http_token_file)
+        if not pages:
+            raise click.UsageError("--http none: nothing would be shown")
+        shown = _core.History(path, **pages)
+        try:
+            announce(f"history at {shown.http}")
+            read, unreadable = shown.counts
+            if unreadable:
+                announce(f"{unreadable} of {read + unreadable} events cannot be read")
+            ending = Ending()
+            pause = threading.Event()
+            while not ending.asked:
+                pause.wait(0.1)
+        finally:
+            shown.close()

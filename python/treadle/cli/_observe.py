@@ -1,0 +1,156 @@
+"""The command ``treadle observe``: what the page of a cluster shows, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+from urllib.error import HTTPError
+from urllib.parse import quote, urlsplit
+from urllib.request import urlopen
+
+import click
+
+from treadle.cli import _observed
+from treadle.cli._basics import clear_errors
+from treadle.cli._long_running import scheduler_of, security_options
+
+__all__ = ["observe"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+# Seconds for an answer.
+_PATIENCE = 10.0
+_TOPICS = ("overview", "workers", "groups", "transfers", "shuffles", "errors", "memory", "task")
+
+
+class _Pages:
+    """The pages of a cluster, or of a history file.
+
+    Parameters
+    ----------
+    link
+        ``http://HOST:PORT/…?token=TOKEN``.
+    """
+
+    def __init__(self, link: str) -> None:
+        self._link = urlsplit(link)
+
+    def get(self, path: str, query: str = "") -> Any:
+        """Return the JSON of a page.
+
+        Raises
+        ------
+        click.ClickException
+            There is no such page, or nothing of that kind is known.
+        """
+        parts = "&".join(part for part in (query, self._link.query) if part)
+        base = self._link.path.removesuffix("/").removesuffix("/status")
+        url = f"{self._link.scheme}://{self._link.netloc}{base}{path}?{parts}"
+        try:
+            with urlopen(url, timeout=_PATIENCE) as answer:
+                return json.load(answer)
+        except HTTPError as error:
+            text = error.read().decode(errors="replace").strip()
+            with suppress(ValueError, KeyError, TypeError):
+                text = json.loads(text)["error"]
+            raise click.ClickException(f"{path}: {text}") from None
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, all there is, and no text.")
+@click.option("--watch", is_flag=True, help="Print it anew every two seconds, until Ctrl-C.")
+@click.option(
+    "--scheduler-file",
+    type=click.Path(dir_okay=False),
+    metavar="PATH",
+    help="What the scheduler wrote, instead of its address.",
+)
+@security_options
+@click.argument("arguments", nargs=-1, metavar="[ADDRESS|LINK|PATH] [TOPIC] [KEY]")
+def observe(
+    arguments: tuple[str, ...],
+    as_json: bool,
+    watch: bool,
+    scheduler_file: str | None,
+    tls: str | None,
+    insecure: bool,
+    secret_file: str | None,
+) -> None:
+    """Show what a cluster does: by the scheduler's ADDRESS, the LINK to its page, or the PATH of a history.
+
+    TOPIC is workers, groups, transfers, shuffles, errors, memory, or task with a KEY; without one, what is
+    seen first. A text has at most 40 lines.
+    """
+    places = list(arguments)
+    place = None if scheduler_file is not None or not places else places.pop(0)
+    if place is None and scheduler_file is None:
+        raise click.UsageError("give the scheduler's ADDRESS, the LINK of its page, or a PATH")
+    topic = places.pop(0) if places else "overview"
+    if topic not in _TOPICS:
+        raise click.UsageError(f"{topic!r} is none of {', '.join(_TOPICS)}")
+    if bool(places) != (topic == "task") or len(places) > 1:
+        raise click.UsageError("task needs a KEY, and nothing else has one")
+    with clear_errors():
+        shown: Any = None
+        try:
+            if place is not None and place.startswith(("http://", "https://")):
+                link = place
+            elif place is not None and os.path.isfile(place):
+                from treadle import _core
+
+                shown = _core.History(place)
+                link = shown.http
+            else:
+                link = _link_of(place, scheduler_file, tls, insecure, secret_file)
+            pages = _Pages(link)
+            while True:
+                _show(pages, topic, places, as_json)
+                if not watch:
+                    break
+                time.sleep(2)
+                click.echo("" if as_json else "\n" + time.strftime("%H:%M:%S"))
+        except KeyboardInterrupt:
+            if not watch:
+                raise
+        finally:
+            if shown is not None:
+                shown.close()
+
+
+def _link_of(
+    place: str | None,
+    scheduler_file: str | None,
+    tls: str | None,
+    insecure: bool,
+    secret_file: str | None,
+) -> str:
+    """Return the link of a scheduler's pages, which it tells who knows its secret."""
+    from treadle.worker._nanny_calls import connect
+
+    address, credentials, _ = scheduler_of(place, scheduler_file, tls, insecure, secret_file)
+    connection = connect(address, "observe", credentials.of_connections(), _PATIENCE)
+    try:
+        link = connection.info.get("http")
+    finally:
+        connection.close()
+    if not link:
+        raise click.ClickException(f"{address} has no pages: start it without --http none")
+    return str(link)
+
+
+def _show(pages: _Pages, topic: str, rest: list[str], as_json: bool) -> None:
+    if topic == "transfers":
+        found = pages.get("/sight/transfers")
+    elif topic == "task":
+        found = pages.get("/sight/task", f"key={quote(rest[0], safe='')}")
+    else:
+        found = pages.get("/sight/overview")
+    if as_json:
+        click.echo(json.dumps(_observed.part(found, topic)))
+    else:
+        for line in _observed.lines(found, topic):
+            click.echo(line)

@@ -1,0 +1,252 @@
+"""What ``treadle observe`` prints: at most 40 lines of a page's JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from dask.utils import format_bytes
+
+__all__ = ["lines", "part"]
+
+_MOST = 40
+_WIDEST = 160
+# What each topic has of the overview.
+_PARTS = {
+    "workers": ("workers", "more_workers"),
+    "groups": ("groups", "more_groups"),
+    "shuffles": ("shuffles",),
+    "errors": ("errors",),
+    "memory": ("workers", "series"),
+}
+
+
+def part(found: dict[str, Any], topic: str) -> dict[str, Any]:
+    """Return what of a page is about a topic."""
+    names = _PARTS.get(topic)
+    return found if names is None else {name: found[name] for name in names if name in found}
+
+
+def lines(found: dict[str, Any], topic: str) -> list[str]:
+    """Return a page as text; what is left out is counted in the last line."""
+    every = [_plain(line)[:_WIDEST] for line in _TEXTS[topic](found)]
+    if len(every) <= _MOST:
+        return every
+    return [*every[: _MOST - 1], f"… {len(every) - _MOST + 1} more lines: --json has all"]
+
+
+def _plain(text: str) -> str:
+    """Return a text that says nothing to a terminal but its characters."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def _bytes(number: float | None) -> str:
+    return "-" if number is None else format_bytes(int(number))
+
+
+def _seconds(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def _share(part: float | None) -> str:
+    return "-" if part is None else f"{part:.0%}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
+    """Yield the lines of a table; the first column is text."""
+    cells = [head, *([("-" if cell is None else str(cell)) for cell in row] for row in rows)]
+    cells = [[cell if len(cell) <= 40 else f"{cell[:39]}…" for cell in row] for row in cells]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    for row in cells:
+        first = row[0].ljust(widths[0])
+        others = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
+        yield "  ".join((first, *others)).rstrip()
+
+
+def _overview(found: dict[str, Any]) -> Iterator[str]:
+    cluster, tasks, spans = found["cluster"], found.get("tasks"), found["spans"]
+    state = "live" if found["live"] else "history"
+    yield f"{cluster['address']} ({state}), treadle {cluster['treadle']}, {found['now'] / 1e9:.0f} s"
+    if tasks is not None:
+        yield "tasks: " + ", ".join(f"{count} {name}" for name, count in tasks.items())
+    yield f"rate: {found['rate']:.0f} tasks/s"
+    workers = [one for one in found["workers"] if one["status"] != "gone"]
+    threads = sum(one["threads"] for one in workers)
+    gone = len(found["workers"]) - len(workers)
+    process = sum(one.get("process") or 0 for one in workers)
+    spilled = sum(one.get("spilled") or 0 for one in workers)
+    yield (
+        f"workers: {len(workers)} with {threads} threads, {gone} gone; "
+        f"{_bytes(process)} of memory, {_bytes(spilled)} on disk"
+    )
+    yield (
+        f"spans: {spans['kept']} kept in {_bytes(spans['bytes'])} of {_bytes(spans['limit'])}, "
+        f"{spans['lost']} lost"
+    )
+    yield f"errors: {len(found['errors'])}, events: {len(found['events'])}"
+    yield ""
+    for verdict in found["verdicts"]:
+        yield f"{verdict['severity'].upper()} [{verdict['rule']}] {verdict['text']}"
+    if not found["verdicts"]:
+        yield "nothing is wrong that this would see"
+    yield ""
+    yield from islice(_groups(found), 11)
+    for event in found["events"][:8]:
+        yield f"{event['time'] / 1e9:8.1f} s  {event['kind']} {event['worker']}: {event['text']}"
+
+
+def _groups(found: dict[str, Any]) -> Iterator[str]:
+    head = ("group", "runs", "of", "failed", "mean", "max", "all", "inputs", "bytes", "reads")
+    names = {one["id"]: one["name"] for one in found["groups"]}
+    rows = [
+        (
+            one["name"],
+            one["runs"],
+            one.get("total"),
+            one["failed"],
+            _seconds(one["mean"]),
+            _seconds(one["max"]),
+            _seconds(one["seconds"]),
+            _seconds(one["fetch_seconds"]),
+            _bytes(one["bytes"]),
+            ", ".join(names.get(number, "?") for number in one["inputs"]) or None,
+        )
+        for one in found["groups"]
+    ]
+    yield from _table(head, rows)
+    if found.get("more_groups"):
+        yield f"and {found['more_groups']} groups more"
+
+
+def _workers(found: dict[str, Any]) -> Iterator[str]:
+    head = ("worker", "status", "busy", "cpu", "tasks", "memory", "disk", "sent", "received")
+    rows = [
+        (
+            one["name"],
+            one["status"],
+            _share(one.get("busy")),
+            None if one.get("cpu") is None else f"{one['cpu']:.1f}",
+            one.get("tasks"),
+            f"{_bytes(one.get('process'))}/{_bytes(one.get('memory_limit'))}",
+            _bytes(one.get("spilled")),
+            _bytes(one["sent"]),
+            _bytes(one["received"]),
+        )
+        for one in found["workers"]
+    ]
+    yield from _table(head, rows)
+    for one in found["workers"]:
+        if one.get("why"):
+            yield f"{one['name']}: {one['why']}"
+
+
+def _memory(found: dict[str, Any]) -> Iterator[str]:
+    head = ("worker", "values", "process", "limit", "disk", "objects")
+    workers = [one for one in found["workers"] if one["status"] != "gone"]
+    workers.sort(key=lambda one: -(one.get("process") or 0))
+    rows = [
+        (
+            one["name"],
+            *(_bytes(one.get(name)) for name in ("managed", "process", "memory_limit", "spilled")),
+            one.get("values"),
+        )
+        for one in workers
+    ]
+    yield from _table(head, rows)
+    series = found["series"]
+    for name in ("managed", "process", "spilled"):
+        values = series["values"][series["names"].index(name)]
+        yield f"{name}: at most {_bytes(max(values, default=0))} in the last {len(values)} s"
+
+
+def _transfers(found: dict[str, Any]) -> Iterator[str]:
+    pairs = [
+        (
+            f"{found['names'][one]} → {found['names'][other]}",
+            _bytes(nbytes),
+            found["count"][one][other],
+            _seconds(found["seconds"][one][other]),
+            f"{_bytes(nbytes / found['seconds'][one][other])}/s"
+            if found["seconds"][one][other]
+            else None,
+            found["failed"][one][other],
+            nbytes,
+        )
+        for one, row in enumerate(found["bytes"])
+        for other, nbytes in enumerate(row)
+        if found["count"][one][other]
+    ]
+    pairs.sort(key=lambda pair: -pair[-1])
+    if not pairs:
+        yield "no value went from one worker to another"
+        return
+    head = ("from → to", "bytes", "values", "time", "rate", "failed")
+    yield from _table(head, [pair[:-1] for pair in pairs])
+    if found["more"]:
+        yield f"and {found['more']} workers more"
+
+
+def _shuffles(found: dict[str, Any]) -> Iterator[str]:
+    if not found["shuffles"]:
+        yield "no shuffle was seen"
+        return
+    head = ("shuffle", "bytes", "partitions", "largest", "servers", "lost")
+    rows = [
+        (
+            one["name"],
+            _bytes(one["bytes"]),
+            one["partitions"],
+            _bytes(one.get("largest")),
+            one["servers"],
+            one["losses"],
+        )
+        for one in found["shuffles"]
+    ]
+    yield from _table(head, rows)
+
+
+def _errors(found: dict[str, Any]) -> Iterator[str]:
+    if not found["errors"]:
+        yield "no task raised"
+    for one in found["errors"]:
+        yield f"{one['time'] / 1e9:8.1f} s  {one['key']} at {one['worker']}: {one['text']}"
+
+
+def _task(found: dict[str, Any]) -> Iterator[str]:
+    yield f"{found['key']}: {found['state']}" + (
+        f" at {', '.join(found['workers'])}" if found["workers"] else ""
+    )
+    if found.get("inputs"):
+        yield f"reads {', '.join(found['inputs'])}"
+    if found.get("error"):
+        yield f"raised {found['error']}"
+    for step in found["story"]:
+        at = time.strftime("%H:%M:%S", time.localtime(step["time"]))
+        where = f" at {step['worker']}" if step.get("worker") else ""
+        yield f"{at}.{int(step['time'] * 1000) % 1000:03}  {step['state']}{where}"
+    for span in found["spans"]:
+        took = _seconds((span["to"] - span["from"]) / 1e9)
+        read = _seconds((span["read"] - span["from"]) / 1e9)
+        outcome = "" if span["ok"] else ", failed"
+        yield (
+            f"{span['from'] / 1e9:8.3f} s  {span['kind']} at {span['worker']}: {took}, "
+            f"of them {read} for inputs, {_bytes(span['bytes'])}{outcome}"
+        )
+
+
+_TEXTS = {
+    "overview": _overview,
+    "workers": _workers,
+    "groups": _groups,
+    "transfers": _transfers,
+    "shuffles": _shuffles,
+    "errors": _errors,
+    "memory": _memory,
+    "task": _task,
+}

@@ -16,6 +16,7 @@
 //! | `reports` | what the threads of both say to the plane |
 //! | `held` | how many bytes of rows are in memory |
 //! | `merged` | the pieces of many batches in one order |
+//! | `inventory` | what a copy in a remote store consists of, for who adopts it |
 //! | `stored`, `index` | the batches of a group in memory; where the rows of a run are |
 //! | `read_rows` | the rows of a partition, as a reader gets them |
 //! | `memory` | the plane's part of the worker's memory, and the memory of a process that is a server |
@@ -40,6 +41,7 @@ mod gathering;
 mod held;
 mod incoming;
 mod index;
+mod inventory;
 mod machines;
 mod memory;
 mod merged;

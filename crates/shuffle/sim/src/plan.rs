@@ -108,6 +108,8 @@ pub struct Plan {
     pub(super) unreadable: u64,
     /// What is wrong with the remote store, if there is one.
     pub(super) store: Option<Store>,
+    /// What is committed is in the store: no map runs again.
+    pub(super) is_kept: bool,
     /// No job may fail, whatever happens.
     pub(super) must_finish: bool,
     /// A process that says nothing for so long is lost.
@@ -155,12 +157,6 @@ impl Service {
         place <= self.servers
     }
 
-    pub(super) fn standing(&self, place: u32) -> Standing {
-        Standing {
-            domain: place % self.domains,
-            weight: u32::from(self.is_server(place)),
-        }
-    }
 }
 
 impl Plan {
@@ -194,6 +190,7 @@ impl Plan {
             flips: if is_damaged { random.pick(&[0, 20]) } else { 0 },
             unreadable: if is_damaged { random.pick(&[0, 3]) } else { 0 },
             store: None,
+            is_kept: false,
             must_finish: false,
             silence: Duration::from_millis(10),
             stopped: None,
@@ -384,6 +381,71 @@ impl Plan {
         plan
     }
 
+    /// One job on four servers that keep all rows in a remote store. Some time after the commit all are killed, one
+    /// after another, then who has read the outputs: all are read again. At the same moment a server is asked to
+    /// leave, or is cut off and goes on.
+    pub fn uploaded(at: u64) -> Self {
+        let mut plan = Self::bare(at, 4, 2);
+        plan.must_finish = true;
+        plan.is_kept = true;
+        plan.config.remote = Remote::First;
+        plan.config.run = 300;
+        plan.budget = [600, 1 << 20][(at % 2) as usize];
+        plan.store = Some(Store {
+            slow: [200, 2_000][(at / 2 % 2) as usize],
+            ..Store::default()
+        });
+        plan.jobs.push(Job {
+            hold: Duration::from_millis(500),
+            ..Job::plain(16, 16, 60)
+        });
+        let noticed = Duration::from_micros(300);
+        let begin = Duration::from_millis(200) + Duration::from_micros(170 * at);
+        let mut when = begin;
+        for turn in 0..8 {
+            let place = ((at + turn) % 4 + 1) as u32;
+            let back = Duration::from_micros(500);
+            let fault = match (at + turn) % 3 {
+                0 => Fault::Drain {
+                    place,
+                    length: Duration::from_millis(15),
+                },
+                1 => Fault::Pause {
+                    place,
+                    length: 2 * plan.silence,
+                },
+                _ => Fault::Kill {
+                    place,
+                    noticed,
+                    back,
+                },
+            };
+            plan.faults.push((when, fault));
+            when += Duration::from_millis(20);
+        }
+        for (turn, place) in (5..8).enumerate() {
+            let back = Duration::from_micros(500);
+            let fault = Fault::Kill {
+                place,
+                noticed,
+                back,
+            };
+            let later = Duration::from_millis(15) * turn as u32;
+            plan.faults.push((begin + later, fault));
+        }
+        plan
+    }
+
+    /// The same with a store that returns other bytes.
+    pub fn altered(at: u64) -> Self {
+        let mut plan = Self::uploaded(at);
+        (plan.must_finish, plan.is_kept) = (false, false);
+        if let Some(store) = &mut plan.store {
+            store.alters = 20;
+        }
+        plan
+    }
+
     /// One job on two servers with room for one read of an application. A process that reads stands still
     /// after so many tenths of a millisecond; it is of the same application as the others, and lost soon, or it
     /// is neither.
@@ -421,6 +483,16 @@ impl Plan {
             ..Job::plain(16, 16, 20)
         });
         plan
+    }
+
+    /// What is known of a process of the service.
+    pub(super) fn standing(&self, service: Service, place: u32) -> Standing {
+        let is_server = service.is_server(place);
+        Standing {
+            domain: place % service.domains,
+            weight: u32::from(is_server),
+            store: u64::from(is_server && self.store.is_some()),
+        }
     }
 
     /// Places with servers: those from 1 on.

@@ -190,11 +190,38 @@ fn a_remote_store_may_be_slow_refuse_lose_and_alter() {
         (sum.finished, 300),
         (sum.outputs, 3_000),
         (sum.uploads, 300),
+        (sum.inventories, 300),
+        (sum.adopted, 10),
         (sum.loads, 1_000),
         (sum.full_disks, 100),
         (sum.damages, 30),
     ];
     assert_happened(&sum, &counts);
+}
+
+#[test]
+fn what_is_in_the_remote_store_outlives_its_servers() {
+    let mut sum = Summary::default();
+    for at in 0..60 {
+        let of = simulate_plan(Plan::uploaded(at), Trace::Off);
+        let of = of.unwrap_or_else(|error| panic!("after {at}: {error}"));
+        assert_eq!((of.finished, of.failed), (1, 0), "after {at}: {of:?}");
+        assert!(of.outputs >= 32, "after {at}: nothing is read again: {of:?}");
+        sum += of;
+    }
+    assert!(sum.adopted > 200, "{sum:?}");
+    let without = |at, trace| simulate_plan(Plan::uploaded(at), trace);
+    let symptoms = ["all rows are in the store", "nothing was damaged, and yet"];
+    for guard in [Guard::Whole, Guard::Left] {
+        assert_noticed(guard.path(), 60, &symptoms, without);
+    }
+    for at in 0..20 {
+        let of = simulate_plan(Plan::altered(at), Trace::Off);
+        of.unwrap_or_else(|error| panic!("altered, after {at}: {error}"));
+    }
+    let without = |at, trace| simulate_plan(Plan::altered(at), trace);
+    let symptoms = ["it is sealed, and has other rows", "which are not those that it holds"];
+    assert_noticed(Guard::Adopted.path(), 20, &symptoms, without);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use treadle_types::Runs;
 
 use crate::block::Table;
 use crate::server::counts::Counts;
+use crate::server::upload::Upload;
 use crate::{AttemptId, BatchId, Expected, Place, Push, Tally, Transfer};
 
 /// A group: its batches by attempt, and how many rows each partition has.
@@ -27,6 +28,11 @@ pub(super) struct GroupState {
     pub(super) idle_bytes: u64,
     /// Files that are whole.
     pub(super) runs: BTreeSet<u64>,
+    /// Whether some of them are in files of this server.
+    pub(super) has_files: bool,
+    pub(super) upload: Upload,
+    /// How often its inventory could not be written.
+    pub(super) upload_tries: u32,
     /// What won, once it was compared.
     pub(super) sealed: Option<Expected>,
     pub(super) role: Role,
@@ -92,6 +98,9 @@ impl GroupState {
             next: 0,
             idle_bytes: 0,
             runs: BTreeSet::new(),
+            has_files: false,
+            upload: Upload::Not,
+            upload_tries: 0,
             sealed: None,
             role: Role {
                 takes: true,

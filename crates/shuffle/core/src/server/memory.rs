@@ -40,7 +40,7 @@ pub(super) struct Memory {
     /// Batches in memory of transfers that are partly in files, one of each: they keep their arena there.
     pub(super) rests: VecDeque<Rest>,
     next_run: u64,
-    storages: Storages,
+    pub(super) storages: Storages,
 }
 
 /// What is left in memory of the transfers of a group.
@@ -126,6 +126,13 @@ impl Memory {
         self.storages.is_failing() && waits
     }
 
+    /// The first of so many numbers of runs that follow each other.
+    pub(super) fn number(&mut self, count: u64) -> u64 {
+        let first = self.next_run;
+        self.next_run += count;
+        first
+    }
+
     /// Whether rows in memory are to go to files.
     fn is_short(&self) -> bool {
         let is_wanted = self.is_wanted || self.reads_want > 0 || self.fills_want > 0;
@@ -196,15 +203,45 @@ impl Server {
                 return;
             }
         }
+        if self.memory.spilling.is_none() && storage == Storage::Remote {
+            self.spill_upload(effects);
+        }
+    }
+
+    /// Begins to write what is to be in the remote store.
+    fn spill_upload(&mut self, effects: &mut Effects) {
+        let mut waiting = self.uploads.iter().filter(|&&(shuffle, group)| {
+            let state = self.shuffles.get(&shuffle);
+            let state = state.and_then(|held| held.groups.get(&group));
+            state.is_some_and(|state| !state.idle.is_empty())
+        });
+        let Some(&(shuffle, group)) = waiting.next() else {
+            return;
+        };
+        self.spill_of((shuffle, group), Storage::Remote, effects);
     }
 
     fn spill_oldest(&mut self, storage: Storage, effects: &mut Effects) -> bool {
-        let groups = self.shuffles.iter_mut().flat_map(|(&shuffle, held)| {
-            let groups = held.groups.iter_mut();
+        let groups = self.shuffles.iter().flat_map(|(&shuffle, held)| {
+            let groups = held.groups.iter();
             groups.map(move |(&id, state)| (shuffle, id, state))
         });
         let largest = groups.max_by_key(|(.., state)| state.idle_bytes);
-        let Some((shuffle, group, state)) = largest else {
+        match largest.map(|(shuffle, group, _)| (shuffle, group)) {
+            Some(name) => self.spill_of(name, storage, effects),
+            None => false,
+        }
+    }
+
+    /// Begins to write the oldest transfers of a group.
+    fn spill_of(
+        &mut self,
+        (shuffle, group): (ShuffleId, GroupId),
+        storage: Storage,
+        effects: &mut Effects,
+    ) -> bool {
+        let held = self.shuffles.get_mut(&shuffle);
+        let Some(state) = held.and_then(|held| held.groups.get_mut(&group)) else {
             return false;
         };
         let run = self.memory.next_run;
@@ -308,6 +345,7 @@ impl Server {
             }
             if is_written {
                 state.runs.insert(run);
+                state.has_files |= spilling.storage == Storage::Local;
             } else if is_failing && !state.role.is_sole && !state.is_poisoned {
                 // The other copy goes on, and so can this one with what it has.
                 state.is_poisoned = true;

@@ -264,6 +264,9 @@ impl Server {
         if Guard::Generation.holds() && !(is_there && is_now) {
             return Err(Refusal::Stale(held.plan.generation));
         }
+        if state.is_adopting() {
+            return Err(Refusal::Busy);
+        }
         if state.sealed.is_none() {
             return Err(Refusal::Unsealed);
         }

@@ -134,6 +134,9 @@ pub enum ServerEvent {
         /// It answers [`ServerEffect::Measure`]: memory that nobody uses was given back before.
         is_least: bool,
     },
+    /// The disks of these runs do nothing, and those of others do: what is being written there is not waited for,
+    /// and what is to be read there may be at another copy.
+    Stuck(BTreeSet<u64>),
     /// A run is written, or could not be.
     Spilled {
         run: u64,
@@ -332,6 +335,8 @@ pub struct Server {
     /// Reads that wait for their turn.
     waiting: ReadQueue,
     limits: ReadLimits,
+    /// Runs at disks that do nothing.
+    stuck: BTreeSet<u64>,
     /// Reads that were told to pause while a disk was slow.
     slept: u64,
     next_load: u64,
@@ -383,6 +388,7 @@ impl Server {
             read_budget: ReadBudget::default(),
             waiting: ReadQueue::default(),
             limits: ReadLimits::default(),
+            stuck: BTreeSet::new(),
             slept: 0,
             next_load: 0,
             fills: Fills::new(),
@@ -447,6 +453,7 @@ impl Server {
                 ledger.measured(process, limit, open, is_least);
                 self.unpark(effects);
             }
+            ServerEvent::Stuck(runs) => self.stuck(runs, effects),
             ServerEvent::Spilled { run, written } => self.spilled(run, written, effects)?,
             ServerEvent::InventoryWritten {
                 shuffle,
@@ -623,9 +630,8 @@ impl Server {
         self.fills.remove(&(shuffle, group));
         self.uploads.remove(&(shuffle, group));
         effects.extend(state.drop_runs(is_left && Guard::Left.holds()));
-        if let Some(run) = self.memory.spilling_of(shuffle, group) {
-            effects.push(ServerEffect::DropRun(run));
-        }
+        let spilling = self.memory.spilling_of(shuffle, group);
+        effects.extend(spilling.map(ServerEffect::DropRun));
         self.end_reads(shuffle, group, reason, effects);
     }
 

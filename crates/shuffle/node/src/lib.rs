@@ -28,7 +28,9 @@
 //! | those of tasks | gather rows, compute digests, wait |
 //! | those of the service host | receive pushes of other workers, send rows |
 //! | `treadle-shuffle` | receives answers of other workers, and runs timers |
-//! | `treadle-shuffle-file`, `-copy` | write files; put batches of files together again |
+//! | `treadle-shuffle-file`, `-copy` | write files: one, and others while its device does nothing; put batches of files together again |
+//! | `treadle-shuffle-remove` | removes files: one of each device |
+//! | `treadle-shuffle-watch` | notices devices that do nothing |
 //! | `treadle-shuffle-disk` | read files: one or four of each device |
 //! | `treadle-remote-…` | write and read objects of a remote store |
 

@@ -1,5 +1,6 @@
 //! What the threads that write and read runs say to the plane.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::sync::{Arc, Weak};
 
@@ -50,6 +51,11 @@ impl Reports {
                 machines.spilled(run, bytes, written);
             });
         });
+    }
+
+    /// The devices of these runs do nothing.
+    pub(crate) fn stuck(&self, runs: BTreeSet<u64>) {
+        self.say(|inner| inner.with(|machines| machines.stuck(runs)));
     }
 
     /// What a copy consists of is in the remote store under this name, or could not be written.

@@ -70,6 +70,9 @@ pub(super) enum Fault {
     Reset { place: u32 },
     /// Nothing can be written to the disk of a place.
     Disk { place: u32, length: Duration },
+    /// What is written, or was written, at a place is not written and read for so long: one of its disks does
+    /// nothing.
+    Stuck { place: u32, length: Duration },
     /// A worker is asked to leave; it goes when it holds nothing, or after so long.
     Drain { place: u32, length: Duration },
     /// A server announces other room.
@@ -258,6 +261,13 @@ impl Plan {
     /// The same with a remote store, which does what remote stores do.
     pub fn remote(seed: u64) -> Self {
         let mut plan = Self::service(seed);
+        plan.add_store(seed);
+        plan
+    }
+
+    /// A remote store which does what remote stores do, and full disks.
+    pub(super) fn add_store(&mut self, seed: u64) {
+        let plan = self;
         let mut random = Random::new(seed ^ 0x4e30_7e00);
         plan.config.remote = random.pick(&[Remote::WhenFull, Remote::First]);
         plan.budget = random.pick(&[600, 2_000]);
@@ -275,7 +285,6 @@ impl Plan {
             let fault = Fault::Disk { place, length };
             plan.faults.push((random.micros(0, 20_000), fault));
         }
-        plan
     }
 
     /// Servers have more or less room, none, and room again: seldom, or all the time. In the end all have
@@ -361,6 +370,19 @@ impl Plan {
             length: Duration::from_secs(20),
         };
         plan.faults.push((Duration::ZERO, fault));
+        plan
+    }
+
+    /// One job on four servers with little memory, of which one has a disk that does nothing from a moment on, for
+    /// longer than anybody waits.
+    pub fn stuck(at: u64) -> Self {
+        let mut plan = Self::full_disk(at);
+        plan.faults.clear();
+        let fault = Fault::Stuck {
+            place: (at % 4 + 1) as u32,
+            length: Duration::from_secs(50),
+        };
+        plan.faults.push((Duration::from_micros(200 * at), fault));
         plan
     }
 

@@ -62,6 +62,8 @@ pub(super) struct Process {
     pub(super) remote: BTreeMap<u64, u64>,
     /// Inventories that are being written.
     pub(super) describing: BTreeMap<u64, (CopyName, Described)>,
+    /// Runs at a disk that does nothing, and until when.
+    pub(super) stuck: BTreeMap<u64, Duration>,
     loading: BTreeSet<u64>,
     loaded: BTreeMap<(u64, u64), Found>,
     /// Until when nothing can be written.
@@ -107,6 +109,7 @@ impl Process {
             runs: BTreeMap::new(),
             remote: BTreeMap::new(),
             describing: BTreeMap::new(),
+            stuck: BTreeMap::new(),
             loading: BTreeSet::new(),
             loaded: BTreeMap::new(),
             disk_fails_until: Duration::ZERO,
@@ -361,8 +364,23 @@ impl World {
         Ok(())
     }
 
+    /// A disk of a process does nothing for so long.
+    pub(super) fn stick(&mut self, pid: Pid, length: Duration) -> Result<(), String> {
+        let until = self.kernel.now() + length;
+        let process = &mut self.procs[pid];
+        let runs = process.runs.keys().chain(process.writing.keys());
+        let runs: BTreeSet<u64> = runs.copied().collect();
+        process.stuck = runs.iter().map(|&run| (run, until)).collect();
+        self.kernel.schedule(length, Item::Unstuck(pid));
+        self.server(pid, ServerEvent::Stuck(runs))
+    }
+
     pub(super) fn spilled(&mut self, pid: Pid, run: u64) -> Result<(), String> {
         let now = self.kernel.now();
+        if let Some(&until) = self.procs[pid].stuck.get(&run) {
+            self.kernel.schedule_at(until, Item::Spilled(pid, run));
+            return Ok(());
+        }
         let process = &mut self.procs[pid];
         let store = self.plan.store.filter(|_| process.remote.contains_key(&run));
         let is_written = match store {
@@ -392,6 +410,11 @@ impl World {
         partition: u32,
         maps: Option<MapRange>,
     ) -> Result<(), String> {
+        if let Some(&until) = self.procs[pid].stuck.get(&run) {
+            let item = Item::Loaded(pid, (load, run), partition, maps);
+            self.kernel.schedule_at(until, item);
+            return Ok(());
+        }
         let mut is_read = !self.kernel.random.chance(self.plan.unreadable);
         let object = self.procs[pid].remote.get(&run).copied();
         let store = self.plan.store.filter(|_| object.is_some());

@@ -1,6 +1,6 @@
 //! The world: processes, the head, and what happens next.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use treadle_shuffle::{
@@ -110,6 +110,7 @@ pub(super) enum Item {
     InventoryRead(Pid, CopyName, u64, u64),
     Loaded(Pid, (u64, u64), u32, Option<MapRange>),
     Sent(Pid, u64),
+    Unstuck(Pid),
     Raise(Pid, Task, u64),
     CancelRead(Pid, u64),
     Timer(Pid, Duration),
@@ -309,6 +310,10 @@ impl World {
                 self.inventory_read(pid, copy, first, object)
             }
             Item::Loaded(pid, load, partition, maps) => self.run_loaded(pid, load, partition, maps),
+            Item::Unstuck(pid) => {
+                self.procs[pid].stuck.clear();
+                self.server(pid, ServerEvent::Stuck(BTreeSet::new()))
+            }
             Item::Sent(pid, load) => self.server(pid, ServerEvent::Sent { load }),
             Item::Raise(pid, task, attempt) => self.raise(pid, task, attempt),
             Item::CancelRead(pid, read) => self.reader(pid, ReaderEvent::Cancel(read)),
@@ -415,6 +420,7 @@ impl World {
             | Item::InventoryRead(pid, ..)
             | Item::Loaded(pid, ..)
             | Item::Sent(pid, _)
+            | Item::Unstuck(pid)
             | Item::Raise(pid, ..)
             | Item::CancelRead(pid, _)
             | Item::Stranger(pid)
@@ -551,6 +557,11 @@ impl World {
                 self.sever(|connection| {
                     procs[connection.client] == place || procs[connection.server] == place
                 });
+            }
+            Fault::Stuck { place, length } => {
+                if let Some(pid) = at(place).filter(|&pid| self.procs[pid].is_alive) {
+                    self.stick(pid, length)?;
+                }
             }
             Fault::Disk { place, length } => {
                 let until = self.kernel.now() + length;

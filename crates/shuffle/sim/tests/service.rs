@@ -171,6 +171,18 @@ fn a_server_that_cannot_write_holds_nobody_up() {
 }
 
 #[test]
+fn a_disk_that_does_nothing_holds_nobody_up() {
+    let mut spills = 0;
+    for at in 0..60 {
+        let sum = simulate_plan(Plan::stuck(at), Trace::Off);
+        let sum = sum.unwrap_or_else(|error| panic!("after {at}: {error}"));
+        assert_eq!((sum.finished, sum.failed, sum.outputs), (1, 0, 16), "{sum:?}");
+        spills += sum.spills;
+    }
+    assert!(spills > 100, "{spills}");
+}
+
+#[test]
 fn a_remote_store_takes_what_disks_do_not() {
     for seed in 0..8 {
         let sum = simulate_plan(Plan::full_disks(seed), Trace::Off);

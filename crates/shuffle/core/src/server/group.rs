@@ -212,6 +212,34 @@ impl GroupState {
         bytes
     }
 
+    /// Batches are in a run, or were not written. Returns what is to be dropped from memory.
+    pub(super) fn spilled(
+        &mut self,
+        batches: Vec<BatchId>,
+        run: Option<u64>,
+    ) -> Vec<(BatchId, u64)> {
+        let mut dropped = Vec::new();
+        for id in batches {
+            let Some(batch) = self.batch_mut(id) else {
+                continue;
+            };
+            let (length, arrival) = (batch.length, batch.arrival);
+            if let Some(run) = run {
+                batch.place = Place::Run(run);
+                batch.table = None;
+                dropped.push((id, length));
+                continue;
+            }
+            batch.place = Place::Memory;
+            self.make_idle(id, length, arrival);
+            let attempt = self.attempts.get(&(id.map, id.attempt));
+            if attempt.is_some_and(|attempt| attempt.is_lost) {
+                dropped.extend(self.lose_attempt(id.map, id.attempt));
+            }
+        }
+        dropped
+    }
+
     /// One batch in memory of each attempt that has others in files: those came before, and went.
     pub(super) fn rest(&self) -> Vec<BatchId> {
         let mut rest = Vec::new();

@@ -1,5 +1,6 @@
 //! What the server here wants of its host: rows that come, are kept, go to files, and are sent.
 
+use std::collections::BTreeSet;
 use std::collections::hash_map::Entry;
 use std::hint::black_box;
 use std::ops::Range;
@@ -298,6 +299,11 @@ impl Machines {
     pub(crate) fn limited(&mut self, disk: usize, limits: Vec<Limit>) {
         let limited = ServerEvent::Limited { disk, limits };
         self.steps.push_back(Step::Server(limited));
+    }
+
+    /// The devices of these runs do nothing.
+    pub(crate) fn stuck(&mut self, runs: BTreeSet<u64>) {
+        self.steps.push_back(Step::Server(ServerEvent::Stuck(runs)));
     }
 
     /// A run was read.

@@ -8,9 +8,11 @@ use std::sync::{Arc, Mutex, Weak};
 use treadle_reactor::thread::{self, caught, lock};
 use treadle_shuffle::{Adopted, GroupId, Inventory, Push, ServerId, ShuffleId};
 use treadle_shuffle_remote::{Folder, Object, RemoteError, Store};
+use treadle_shuffle_wire::InventoryRun;
 
 use crate::held::{Filed, Held};
-use crate::inventory::{self, WrittenRun};
+use crate::index::Index;
+use crate::inventory;
 use crate::reports::Reports;
 use crate::run::{Batch, Kept, Loaded, Part, Rebuilt, Run, write};
 use crate::{Activity, Inner};
@@ -392,7 +394,7 @@ impl Worker {
     }
 
     /// A run that another server has written.
-    fn open(&self, shuffle: ShuffleId, written: WrittenRun) -> Result<Run, String> {
+    fn open(&self, shuffle: ShuffleId, written: InventoryRun) -> Result<Run, String> {
         let said = |error: RemoteError| error.to_string();
         let folder = self.store.adopt(&written.name).map_err(said)?;
         let object = folder.object(&written.name).map_err(said)?;
@@ -400,6 +402,11 @@ impl Worker {
             object.leave();
             return Err(format!("{} has another length", written.name));
         }
+        let Some(index) = Index::of(written.begins) else {
+            object.leave();
+            return Err(format!("the index of {} is none", written.name));
+        };
+        let headers = written.headers.into_iter();
         let kept = InStore {
             object,
             _folder: None,
@@ -408,8 +415,8 @@ impl Worker {
         Ok(Run {
             kept: Box::new(kept),
             shuffle,
-            index: written.index,
-            headers: written.headers,
+            index,
+            headers: headers.map(|header| (header.batch, header)).collect(),
         })
     }
 

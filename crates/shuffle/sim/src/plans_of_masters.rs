@@ -52,6 +52,10 @@ impl Plan {
         let mut plan = Self::masters(seed);
         plan.add_store(seed);
         let mut random = Random::new(seed ^ 0x6b11_0000);
+        if let Some(store) = &mut plan.store {
+            // Masters that are refused ask again and again, for as long as jobs take.
+            (store.slow, store.refuses) = (store.slow.min(2_000), store.refuses.min(20));
+        }
         for application in &mut plan.masters {
             application.is_undisturbed = false;
         }

@@ -62,7 +62,8 @@ pub use plan::{Group, Plan, Uploaded};
 pub use reader::{ReadError, Reader, ReaderEffect, ReaderEvent};
 pub use receipt::{Chosen, Commit, Expected, Receipt, ReceiptError, Receipts, Share, Winners};
 pub use server::{
-    Adopted, ConnectionId, Inventory, LinkId, Place, Remote, Sent, Server, ServerEffect, ServerEvent, Storage,
+    Adopted, ConnectionId, Inventory, LinkId, Place, Remote, Sent, Server, ServerEffect,
+    ServerEvent, Storage,
 };
 pub use tally::{RowDigest, Tally};
 pub use usage::Usage;

@@ -33,7 +33,7 @@ const LATER: Duration = Duration::from_millis(10);
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A device with something that takes so long does nothing.
-pub(crate) const STUCK: Duration = Duration::from_secs(5);
+pub(crate) const STUCK: Duration = Duration::from_secs(10);
 
 /// A run in a file.
 pub(crate) struct FileRun {
@@ -179,7 +179,9 @@ impl Devices {
 
     /// The number of a queue among those of all devices.
     pub(crate) fn number(&self, queue: &Arc<DeviceQueue>) -> Option<usize> {
-        self.queues.iter().position(|other| Arc::ptr_eq(other, queue))
+        self.queues
+            .iter()
+            .position(|other| Arc::ptr_eq(other, queue))
     }
 
     /// Requests that wait.

@@ -24,6 +24,8 @@ const LABEL: &str = "shuffle";
 
 /// Threads that write: the core has one run written at a time, and another one while that is stuck.
 const WRITERS: usize = 5;
+/// A run of which nothing was written for so long is written elsewhere.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// How often it is looked whether devices do nothing.
 const WATCH: Duration = Duration::from_secs(1);
 
@@ -120,12 +122,18 @@ impl Shared {
         let now = awake::now();
         let writing = lock(&self.writing);
         let since = writing.since.iter();
-        let stuck = since.filter(|(_, since)| now.saturating_sub(**since) >= STUCK);
+        // It waits for its turn, too.
+        let stuck = since.filter(|(_, since)| now.saturating_sub(**since) >= PATIENCE);
         let mut stuck: BTreeSet<u64> = stuck.map(|(&run, _)| run).collect();
+        let being_written: Vec<u64> = writing.since.keys().copied().collect();
         drop(writing);
         if let Some((_, devices)) = self.files.get() {
             let (waiting, are) = devices.stuck(STUCK);
             stuck.extend(waiting);
+            if !are.contains(&false) {
+                // There is no other device to write to.
+                stuck.retain(|run| !being_written.contains(run));
+            }
             if are.contains(&true) {
                 let runs = lock(&self.runs);
                 let there = runs.iter().filter(|(_, run)| {
@@ -179,7 +187,11 @@ impl Disk {
             batches,
         };
         let threads = self.threads.as_ref();
-        threads.is_some_and(|threads| threads.spills.send(job).is_ok())
+        let is_sent = threads.is_some_and(|threads| threads.spills.send(job).is_ok());
+        if !is_sent {
+            lock(&self.shared.writing).since.remove(&run);
+        }
+        is_sent
     }
 
     /// Starts to read a partition from a run.

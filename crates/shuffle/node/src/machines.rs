@@ -16,8 +16,8 @@ use treadle_reactor::awake;
 use treadle_rows::Batch;
 use treadle_shuffle::{
     AttemptId, BatchId, Config, ConnectionId, FromServer, GroupId, LinkId, Push, Reader,
-    ReaderEvent, Remote, Server, ServerEvent, ServerId, ShuffleId, Tenant, ToMaster, ToNode, ToServer,
-    Transfer, Usage, Writer, WriterEvent,
+    ReaderEvent, Remote, Server, ServerEvent, ServerId, ShuffleId, Tenant, ToMaster, ToNode,
+    ToServer, Transfer, Usage, Writer, WriterEvent,
 };
 use treadle_shuffle_remote::Store;
 

@@ -1,11 +1,11 @@
 //! A connection to a store: objects are written in parts, read in ranges, and removed.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes};
@@ -364,13 +364,22 @@ impl Folder {
     fn new(store: &Store, directory: String, is_own: bool) -> Result<Self, RemoteError> {
         let parts = &store.0.parts;
         parts.unless_closed()?;
-        *parts.folders().entry(directory.clone()).or_default() += 1;
+        let owners = {
+            let mut folders = parts.folders();
+            let owners = folders.entry(directory.clone()).or_default();
+            *owners += 1;
+            *owners
+        };
         let folder = Self(Arc::new(Inside {
             store: store.clone(),
             directory,
             is_own,
             is_left: AtomicBool::new(!is_own),
         }));
+        if owners > 1 {
+            // It is renewed already.
+            return Ok(folder);
+        }
         let directory = &folder.0.directory;
         let lease = *store.0.lease.borrow();
         store.0.wait(async {
@@ -431,7 +440,9 @@ impl Drop for Inside {
         let is_left = self.is_left.load(Ordering::Acquire);
         if self.is_own && is_last && !is_left && !parts.is_closed.load(Ordering::Acquire) {
             let directory = std::mem::take(&mut self.directory);
-            self.store.0.later(async move { parts.remove_directory(&directory).await });
+            self.store
+                .0
+                .later(async move { parts.remove_directory(&directory).await });
         }
     }
 }

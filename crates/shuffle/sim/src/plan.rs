@@ -159,7 +159,6 @@ impl Service {
     pub(super) fn is_server(&self, place: u32) -> bool {
         place <= self.servers
     }
-
 }
 
 impl Plan {

@@ -304,7 +304,10 @@ impl World {
                 ..
             } => {
                 process.loading.insert(load);
-                let store = self.plan.store.filter(|_| process.remote.contains_key(&run));
+                let store = self
+                    .plan
+                    .store
+                    .filter(|_| process.remote.contains_key(&run));
                 let slowest = store.map_or(500, |store| store.slow);
                 let time = self.kernel.random.micros(20, slowest);
                 let item = Item::Loaded(pid, (load, run), partition, maps);
@@ -382,7 +385,10 @@ impl World {
             return Ok(());
         }
         let process = &mut self.procs[pid];
-        let store = self.plan.store.filter(|_| process.remote.contains_key(&run));
+        let store = self
+            .plan
+            .store
+            .filter(|_| process.remote.contains_key(&run));
         let is_written = match store {
             Some(store) => !self.kernel.random.chance(store.refuses),
             None => now >= process.disk_fails_until,

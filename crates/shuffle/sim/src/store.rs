@@ -61,7 +61,8 @@ impl World {
         let store = self.plan.store.ok_or("there is no remote store")?;
         self.procs[pid].describing.insert(number, (copy, described));
         let time = self.kernel.random.micros(50, store.slow);
-        self.kernel.schedule(time, Item::InventoryWritten(pid, number));
+        self.kernel
+            .schedule(time, Item::InventoryWritten(pid, number));
         Ok(())
     }
 
@@ -76,7 +77,8 @@ impl World {
             let object = process.remote.get(run).copied();
             let object = object.ok_or_else(|| format!("run {run} is not in the store"))?;
             let batches = process.runs.get(run).into_iter().flatten();
-            let batches = batches.map(|(id, batch)| (*id, batch.header.tally, batch.header.length()));
+            let batches =
+                batches.map(|(id, batch)| (*id, batch.header.tally, batch.header.length()));
             Ok((object, batches.collect()))
         };
         let runs = runs.iter().map(of_run).collect::<Result<_, String>>()?;
@@ -85,7 +87,9 @@ impl World {
             false => {
                 let object = self.store.number();
                 process.remote.insert(number, object);
-                self.store.inventories.insert(object, Written { inventory, runs });
+                self.store
+                    .inventories
+                    .insert(object, Written { inventory, runs });
                 self.summary.inventories += 1;
                 Ok(object.to_string().into())
             }
@@ -145,7 +149,11 @@ impl World {
             self.summary.adopted += 1;
             Adopted {
                 inventory: written.inventory,
-                runs: written.runs.into_iter().map(|(_, batches)| batches).collect(),
+                runs: written
+                    .runs
+                    .into_iter()
+                    .map(|(_, batches)| batches)
+                    .collect(),
             }
         });
         let event = ServerEvent::InventoryRead {

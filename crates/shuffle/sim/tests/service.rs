@@ -176,7 +176,11 @@ fn a_disk_that_does_nothing_holds_nobody_up() {
     for at in 0..60 {
         let sum = simulate_plan(Plan::stuck(at), Trace::Off);
         let sum = sum.unwrap_or_else(|error| panic!("after {at}: {error}"));
-        assert_eq!((sum.finished, sum.failed, sum.outputs), (1, 0, 16), "{sum:?}");
+        assert_eq!(
+            (sum.finished, sum.failed, sum.outputs),
+            (1, 0, 16),
+            "{sum:?}"
+        );
         spills += sum.spills;
     }
     assert!(spills > 100, "{spills}");
@@ -218,7 +222,10 @@ fn what_is_in_the_remote_store_outlives_its_servers() {
         let of = simulate_plan(Plan::uploaded(at), Trace::Off);
         let of = of.unwrap_or_else(|error| panic!("after {at}: {error}"));
         assert_eq!((of.finished, of.failed), (1, 0), "after {at}: {of:?}");
-        assert!(of.outputs >= 32, "after {at}: nothing is read again: {of:?}");
+        assert!(
+            of.outputs >= 32,
+            "after {at}: nothing is read again: {of:?}"
+        );
         sum += of;
     }
     assert!(sum.adopted > 200, "{sum:?}");
@@ -232,7 +239,10 @@ fn what_is_in_the_remote_store_outlives_its_servers() {
         of.unwrap_or_else(|error| panic!("altered, after {at}: {error}"));
     }
     let without = |at, trace| simulate_plan(Plan::altered(at), trace);
-    let symptoms = ["it is sealed, and has other rows", "which are not those that it holds"];
+    let symptoms = [
+        "it is sealed, and has other rows",
+        "which are not those that it holds",
+    ];
     assert_noticed(Guard::Adopted.path(), 20, &symptoms, without);
 }
 

@@ -197,7 +197,11 @@ impl Master {
             sealing.answer(id, Ok(generation), effects);
         }
         // From now on one copy in the remote store is enough.
-        if shuffle.groups.values().any(|group| group.uploaded.is_some()) {
+        if shuffle
+            .groups
+            .values()
+            .any(|group| group.uploaded.is_some())
+        {
             self.settle(id, effects);
         }
     }

@@ -186,7 +186,9 @@ impl Server {
         found: Option<Adopted>,
         effects: &mut Effects,
     ) {
-        let count = found.as_ref().map_or(0, |found| 1 + found.runs.len() as u64);
+        let count = found
+            .as_ref()
+            .map_or(0, |found| 1 + found.runs.len() as u64);
         let held = self.shuffles.get_mut(&shuffle);
         let held = held.and_then(|held| Some((held.groups.get_mut(&group)?, &held.plan)));
         let adopting = held.and_then(|(state, plan)| match &mut state.upload {

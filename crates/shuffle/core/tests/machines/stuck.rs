@@ -87,15 +87,28 @@ fn a_read_of_a_disk_that_does_nothing_goes_to_the_other_copy_if_there_is_one() {
         assert!(matches!(effects[..], [ServerEffect::Load { load: 0, .. }]));
         let effects = holder.event(stuck(&[0]));
         let given_up = refused(answer(&effects));
-        assert_eq!(given_up, has_other.then_some(Refusal::Damaged), "{effects:?}");
+        assert_eq!(
+            given_up,
+            has_other.then_some(Refusal::Damaged),
+            "{effects:?}"
+        );
         let effects = holder.message(fetch(&plan, 1));
-        assert_eq!(refused(answer(&effects)).is_some(), has_other, "{effects:?}");
-        let reports = effects.iter().filter(|effect| matches!(effect, ServerEffect::Report { .. }));
+        assert_eq!(
+            refused(answer(&effects)).is_some(),
+            has_other,
+            "{effects:?}"
+        );
+        let reports = effects
+            .iter()
+            .filter(|effect| matches!(effect, ServerEffect::Report { .. }));
         assert_eq!(reports.count(), 0, "nothing is lost");
         holder.event(stuck(&[]));
         if has_other {
             let effects = holder.message(fetch(&plan, 1));
-            assert!(matches!(effects[..], [ServerEffect::Load { .. }]), "{effects:?}");
+            assert!(
+                matches!(effects[..], [ServerEffect::Load { .. }]),
+                "{effects:?}"
+            );
         }
     }
 }

@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use treadle_reactor::awake;
 use treadle_shuffle::{
-    Adopted, ConnectionId, FromServer, GroupId, Limit, Place, Push, ReadPiece, Refusal, Sent, ServerEffect,
-    ServerEvent, ServerId, ShuffleId, Storage, Tally, ToMaster, ToServer, Verdict,
+    Adopted, ConnectionId, FromServer, GroupId, Limit, Place, Push, ReadPiece, Refusal, Sent,
+    ServerEffect, ServerEvent, ServerId, ShuffleId, Storage, Tally, ToMaster, ToServer, Verdict,
 };
 
 use crate::Callbacks;
@@ -144,9 +144,10 @@ impl Machines {
             } => {
                 let (copy, described) = ((shuffle, group), (inventory, runs));
                 let inner = &self.inner;
-                let is_begun = self.remote.as_mut().is_some_and(|remote| {
-                    remote.write_inventory(inner, number, copy, described)
-                });
+                let is_begun = self
+                    .remote
+                    .as_mut()
+                    .is_some_and(|remote| remote.write_inventory(inner, number, copy, described));
                 if !is_begun {
                     let written = Err("a thread for objects could not start".into());
                     self.inventory_written(copy, number, written);

@@ -213,8 +213,8 @@ impl State {
             // One in a remote store is enough.
             let in_store = groups.clone().filter(|group| group.uploaded.is_some());
             let all = groups.clone().count();
-            let fewer = groups
-                .filter(|group| group.copies.len() < copies && group.uploaded.is_none());
+            let fewer =
+                groups.filter(|group| group.copies.len() < copies && group.uploaded.is_none());
             Some(json!({
                 "shuffle": id.0,
                 "name": known.is.name,

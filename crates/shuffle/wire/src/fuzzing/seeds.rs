@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use treadle_shuffle::block::TableBuilder;
 use treadle_shuffle::{
-    Answer, ApplicationId, Ask, AttemptId, BatchId, Commit, CommitError, Expected, Fetch, FromServer,
-    Generation, Group, GroupId, Inventory, Plan, Push, ReadPiece, Receipt, Refusal, Seal, ServerId, Share,
-    ShuffleId, Tally, Tenant, ToMaster, ToNode, ToServer, Transfer, Uploaded, Usage, Verdict,
+    Answer, ApplicationId, Ask, AttemptId, BatchId, Commit, CommitError, Expected, Fetch,
+    FromServer, Generation, Group, GroupId, Inventory, Plan, Push, ReadPiece, Receipt, Refusal,
+    Seal, ServerId, Share, ShuffleId, Tally, Tenant, ToMaster, ToNode, ToServer, Transfer,
+    Uploaded, Usage, Verdict,
 };
 use treadle_types::Runs;
 
@@ -68,7 +69,9 @@ pub fn inventory() -> (Inventory, Vec<InventoryRun>) {
         let (header, _) = builder.finish().expect("it is a table");
         headers.push(header);
     }
-    let winners = headers.iter().map(|header| (header.batch.map, header.batch.attempt));
+    let winners = headers
+        .iter()
+        .map(|header| (header.batch.map, header.batch.attempt));
     let inventory = Inventory {
         shuffle: SHUFFLE,
         epoch: GENERATION,

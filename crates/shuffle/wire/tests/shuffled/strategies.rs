@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use treadle_shuffle::{
     Answer, ApplicationId, Ask, AttemptId, BatchId, Chosen, Commit, CommitError, Expected, Fetch,
     FromServer, Generation, Group, GroupId, MapRange, Plan, Push, ReadPiece, Receipt, Refusal,
-    Seal, ServerId, Share, ShuffleId, Tally, Tenant, ToMaster, ToNode, ToServer, Transfer, Uploaded,
-    Verdict,
+    Seal, ServerId, Share, ShuffleId, Tally, Tenant, ToMaster, ToNode, ToServer, Transfer,
+    Uploaded, Verdict,
 };
 use treadle_types::Runs;
 

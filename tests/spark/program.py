@@ -12,8 +12,10 @@ import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 from threading import Event
 
+from pyspark import BarrierTaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -47,6 +49,12 @@ def driver_port(spark):
 @job
 def setting(spark, key):
     return spark.sparkContext._jsc.sc().getConf().get(key, "")
+
+
+@job
+def says_all(spark):
+    """The log says more from now on."""
+    spark.sparkContext.setLogLevel("INFO")
 
 
 @job
@@ -227,21 +235,26 @@ def gated(spark, directory, maps, partitions, readers):
 
 
 @job
-def kept(spark, directory, maps, partitions):
-    """The same in two jobs with one shuffle, with the gate `between` between them: the maps run once."""
+def kept(spark, directory, maps, partitions, width=0):
+    """The same in two jobs with one shuffle, with the gate `between` between them: the maps run once.
+    ``width``: how many bytes each row has beside its numbers, which cannot be compressed."""
 
     def write(index, rows):
         says(directory, f"map-{index}-{time.time_ns()}")
         return rows
 
+    def row(one):
+        return one % 1_009, (one, Random(one).randbytes(width))
+
     context = spark.sparkContext
     rows = context.parallelize(range(1_000 * maps), maps).mapPartitionsWithIndex(write)
-    pairs = rows.map(lambda one: (one % 1_009, one)).partitionBy(partitions)
+    pairs = rows.map(row).partitionBy(partitions)
     before = pairs.count()
     says(directory, "between-begun")
     passes(Path(directory, "between"))
     found = pairs.glom().collect()
-    return [before, sorted(pair[1] for part in found for pair in part) == list(range(1_000 * maps))]
+    rows = sorted(pair for part in found for pair in part)
+    return [before, rows == sorted(map(row, range(1_000 * maps)))]
 
 
 @job
@@ -271,6 +284,62 @@ def differing(spark, directory, maps):
     rows = context.parallelize(range(maps), maps).mapPartitionsWithIndex(write)
     pairs = rows.partitionBy(4, lambda key: key)
     return pairs.coalesce(2).mapPartitionsWithIndex(read).collect()
+
+
+@job
+def replaced(spark, directory, tasks, differ):
+    """Three stages. The second one's tasks 0 and 1 wait in their first run for the gates `go-0` and `go-1`, and the last one's
+    second task waits for `readers`. `replaced` says that Spark counts another run of task 0 than before. ``differ``: whether
+    the second one's rows say which run they are of.
+    Whether all rows were there, and which runs of task 0 readers have read: by their order, from 0."""
+
+    def second(index, rows):
+        rows = list(rows)
+        run = len(list(Path(directory).glob(f"second-{index}-*")))
+        says(directory, f"second-{index}-{time.time_ns()}")
+        if index < 2 and run == 0:
+            passes(Path(directory, f"go-{index}"))
+        return [(key % 1_013, (one, index, run if differ else 0)) for key, one in rows]
+
+    def read(index, rows):
+        says(directory, f"reader-{index}-{time.time_ns()}")
+        if index == 1:
+            passes(Path(directory, "readers"))
+        return rows
+
+    def runs_of(rows):
+        return {run for _, (_, index, run) in rows if index == 0}
+
+    context = spark.sparkContext
+    ended = Event()
+
+    def watch():
+        """Look at the runs of first maps that Spark's tracker names."""
+        tracker = context._jvm.org.apache.spark.SparkEnv.get().mapOutputTracker()
+        first = {}
+        while not ended.wait(0.02):
+            if not any(Path(directory).glob("reader-1-*")):
+                continue
+            for shuffle in (0, 1):
+                run = tracker.shuffleStatuses().apply(shuffle).mapStatuses()[0].mapId()
+                if run != first.setdefault(shuffle, run):
+                    says(directory, "replaced")
+                    return
+
+    rows = context.parallelize(range(1_000 * tasks), tasks).map(lambda one: (one, one))
+    between = rows.partitionBy(tasks).mapPartitionsWithIndex(second)
+    pairs = between.partitionBy(tasks)
+    with ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(watch)
+        try:
+            found = pairs.mapPartitionsWithIndex(read).collect()
+            later = pairs.collect()
+        finally:
+            ended.set()
+        watching.result()
+    everything = list(range(1_000 * tasks))
+    is_whole = all(sorted(row[0] for _, row in each) == everything for each in (found, later))
+    return [is_whole, sorted(runs_of(found) | runs_of(later))]
 
 
 @job
@@ -317,6 +386,66 @@ def slow(spark, directory, maps):
     rows = context.parallelize(range(1_000 * maps), maps).mapPartitionsWithIndex(write)
     found = rows.map(lambda one: (one % 31, one)).groupByKey(3).mapValues(sorted).collect()
     return sorted(found) == [(key, list(range(key, 1_000 * maps, 31))) for key in range(31)]
+
+
+@job
+def streamed(spark, directory):
+    """A stream of files in micro-batches, whose state goes on from one run of the query to the next."""
+    source = Path(directory, "source")
+    source.mkdir()
+    counts, ends = [], []
+    for batch in range(2):
+        for part in range(2):
+            numbers = range(100 * (2 * batch + part), 100 * (2 * batch + part + 1))
+            Path(source, f"{batch}-{part}.json").write_text(
+                "\n".join(f'{{"n": {one}}}' for one in numbers)
+            )
+        stream = (
+            spark.readStream.schema("n long").option("maxFilesPerTrigger", "1").json(str(source))
+        )
+        grouped = stream.groupBy((F.col("n") % 7).alias("key")).agg(F.sum("n").alias("sum"))
+
+        def keep(frame, number):
+            counts.append({row["key"]: row["sum"] for row in frame.collect()})
+
+        writer = grouped.writeStream.outputMode("complete").foreachBatch(keep)
+        checkpoint = str(Path(directory, "checkpoint"))
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        query.awaitTermination()
+        ends.append(counts[-1])
+    # One batch for each file.
+    expected = [{key: sum(range(key, end, 7)) for key in range(7)} for end in (200, 400)]
+    return [len(counts), ends == expected]
+
+
+@job
+def barred(spark):
+    """A stage whose tasks run at the same time and wait for each other, between two shuffles."""
+
+    def together(rows):
+        mine = sorted(rows)
+        told = BarrierTaskContext.get().allGather(str(len(mine)))
+        return [(one, sum(map(int, told))) for _, one in mine]
+
+    rows = spark.sparkContext.parallelize(range(4_000), 4).map(lambda one: (one % 13, one))
+    both = rows.partitionBy(2).barrier().mapPartitions(together)
+    found = both.map(lambda pair: (pair[0] % 17, pair)).groupByKey(3).flatMap(lambda one: one[1])
+    return sorted(found.collect()) == [(one, 4_000) for one in range(4_000)]
+
+
+@job
+def described(spark, description):
+    """A query with a description. The number of its execution."""
+    spark.sparkContext.setJobDescription(description)
+    spark.range(1_000).groupBy((F.col("id") % 7).alias("key")).agg(F.sum("id")).collect()
+    spark.sparkContext.setJobDescription(None)
+    store = spark._jsparkSession.sharedState().statusStore()
+    return store.executionsList().last().executionId()
+
+
+@job
+def page(spark, path):
+    return spark.sparkContext.uiWebUrl + path
 
 
 def plan(frame):

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from application_support import LONG, Application, tasks
+from application_support import LONG, begun, tasks, told
 from conftest import Place
 from waiting import until
 
 MAPS, PARTITIONS = 6, 4
-
-
-def told(gates: Path, what: str) -> Counter[int]:
-    """How often each map, or reader, has begun."""
-    return Counter(int(file.name.split("-")[1]) for file in gates.glob(f"{what}-*"))
-
-
-def begun(gates: Path, application: Application, what: str, count: int) -> None:
-    until(lambda: len(told(gates, what)) >= count, application.said, LONG)
 
 
 def once(events: list[dict[str, Any]], maps: int = MAPS) -> bool:

@@ -28,6 +28,7 @@ from treadle._compat.distributed import (
     parse_timedelta,
 )
 from treadle.client._before_connected import Early
+from treadle.client._coordinated import CoordinatedJob
 from treadle.client._defaults import DefaultSettings
 from treadle.client._distributed import ClientOfDistributed, ClosedClientError
 from treadle.client._handlers import Handlers
@@ -141,9 +142,8 @@ class Connected(Waiting):
             kwargs["memory_limit"] = memory_limit
         #: As given; what it comes to is `shuffle_servers`.
         self._shuffle_servers = shuffle_servers
-        #: What a coordinator said, in a tuple. It decides about the whole job: clients of its workers do not ask.
-        self._decided: tuple[str | None] | None = (None,) if name == "worker" else None
-        self._asking = threading.Lock()
+        #: A coordinator decides about the whole job: clients of its workers do not ask.
+        self._job = CoordinatedJob(is_part=name == "worker")
         if isinstance(shuffle_servers, int) and shuffle_servers:
             kwargs["shuffle_servers"] = shuffle_servers
         # A loop that the parent's threads ran would never answer.
@@ -201,28 +201,21 @@ class Connected(Waiting):
 
         None: the workers keep them.
         """
-        given = self._shuffle_servers
+        given = self._given_servers()
         if given is None:
-            given = getattr(self.cluster, "shuffle_servers", None)
-        if given is None:
-            given = dask.config.get("treadle.shuffle.servers", None)
-        if given is None:
-            given = self._decided_servers()
+            given = self._job.servers()
         if isinstance(given, int):
             # Servers of the cluster that the client has started.
             given = getattr(self.cluster, "shuffle_servers", None) if given else None
         return given or None
 
-    def _decided_servers(self) -> str | None:
-        """Ask the coordinator that is configured, once for this client."""
-        if not dask.config.get("treadle.coordinator.url", None):
-            return None
-        with self._asking:
-            if self._decided is None:
-                from treadle.coordinator._settings import shuffle_servers
-
-                self._decided = (shuffle_servers(),)
-            return self._decided[0]
+    def _given_servers(self) -> str | int | None:
+        given = self._shuffle_servers
+        if given is None:
+            given = getattr(self.cluster, "shuffle_servers", None)
+        if given is None:
+            given = dask.config.get("treadle.shuffle.servers", None)
+        return given
 
     def why_not_served(self) -> str | None:
         """Return why the shuffle servers cannot take a shuffle, if there are any; None: they can."""
@@ -289,6 +282,8 @@ class Connected(Waiting):
             self.subscribe_topic(topic, handler)
         if isinstance(self.cluster, LocalCluster):
             await self._wait_for_local(self.cluster, max(timeout, 60.0))
+        if self._given_servers() is None and self._job.begin():
+            await self._job.watch(self)
         await self._update_scheduler_info()
         self._periodic_callbacks["scheduler-info"].start()
         await self.preloads.start()
@@ -394,6 +389,7 @@ class Connected(Waiting):
         with suppress(OSError):
             answer = await self.scheduler.identity(n_workers=n_workers)
             self._scheduler_identity = SchedulerInfo(answer)
+            self._job.look(answer)
             # Until the sidecar says otherwise: this answer may be older than what that said.
             self._observed |= answer["observed"]
 
@@ -414,6 +410,7 @@ class Connected(Waiting):
             self._is_ending = False
 
     async def _end(self) -> None:
+        await self._job.end(self)
         self.status = "closing"
         await self.preloads.teardown()
         for callback in self._periodic_callbacks.values():
@@ -452,6 +449,14 @@ class Connected(Waiting):
         if self._installation is not None:
             left_by_client(self, self._installation)
             self._installation = None
+
+    def __exit__(self, *error: Any) -> None:
+        self._job.failed |= error[0] is not None
+        super().__exit__(*error)
+
+    async def __aexit__(self, *error: Any) -> None:
+        self._job.failed |= error[0] is not None
+        await super().__aexit__(*error)
 
     def close(self, timeout: Any = no_default) -> Any:
         """End the connection, and the workers if this client started them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -13,11 +13,14 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Body, Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.datastructures import Headers
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from treadle.coordinator import _store
 from treadle.coordinator._access import COOKIE, Access, Who
+from treadle.coordinator._dask_run import DaskRun
 from treadle.coordinator._database import Busy
+from treadle.coordinator._measures import Application
 from treadle.coordinator._rules import Rule
 from treadle.coordinator._service import Coordinator
 from treadle.coordinator._tuning import Window
@@ -93,6 +96,7 @@ def app_of(
         reason = str(getattr(error, "orig", None) or "") or "it is busy"
         return JSONResponse({"detail": f"the database cannot be used: {reason}"}, 503)
 
+    app.router.routes.append(_deciding(coordinator))
     app.include_router(_router(coordinator))
     return app
 
@@ -134,16 +138,36 @@ def asking(request: Request) -> Who | None:
     return access.who(request.method, request.headers, peer, request.cookies.get(COOKIE))
 
 
-def _needs(role: str) -> Callable[[Request], Who]:
-    def check(request: Request) -> Who:
-        who = asking(request)
-        if who is None:
-            raise HTTPException(401, "log in, or give a token: Authorization: Bearer TOKEN")
-        if not who.may(role):
-            raise HTTPException(403, f"{who.name} is {who.role}, and this needs {role}")
-        return who
+def _allowed(who: Who | None, role: str) -> Who:
+    if who is None:
+        raise HTTPException(401, "log in, or give a token: Authorization: Bearer TOKEN")
+    if not who.may(role):
+        raise HTTPException(403, f"{who.name} is {who.role}, and this needs {role}")
+    return who
+
+
+def _needs(role: str) -> Callable[[Request], Awaitable[Who]]:
+    # In the event loop: it waits for nothing, and a thread for each request would cost more than the request.
+    async def check(request: Request) -> Who:
+        return _allowed(asking(request), role)
 
     return check
+
+
+def _deciding(coordinator: Coordinator) -> Route:
+    """Return the route of decisions without FastAPI's checks and conversions, which take as long as all else of it.
+
+    The router has the same one, for OpenAPI's description.
+    """
+
+    async def decide(request: Request) -> Response:
+        _allowed(asking(request), "job")
+        body = await request.json()
+        if not isinstance(body, dict):
+            raise ValueError("a question must be a table")
+        return JSONResponse(await _within(coordinator.decide(body), _DECISION_SECONDS))
+
+    return Route("/api/decisions", decide, methods=["POST"])
 
 
 async def _within(future: Future[_Value], seconds: float) -> _Value:
@@ -170,8 +194,15 @@ def _router(coordinator: Coordinator) -> APIRouter:
 
     @router.post("/jobs/{identity}/end", dependencies=[job], tags=["jobs"])
     async def ended(identity: str, body: dict[str, Any] = _BODY) -> dict[str, Any]:
-        """Report how a job ended. A second report changes nothing."""
-        return await _within(coordinator.ended(identity, End.of(body)), _END_SECONDS)
+        """Report how a job ended. A second report changes nothing. ``run`` has the measures of a run of Dask."""
+        values = dict(body)
+        told = values.pop("run", None)
+        end, run = End.of(values), None if told is None else DaskRun.of(told)
+        answer = await _within(coordinator.ended(identity, end), _END_SECONDS)
+        if run is not None:
+            found = coordinator.measured(identity, Application(id=identity, dask=run))
+            answer["findings"] = [one.to_dict() for one in await _within(found, _END_SECONDS)]
+        return answer
 
     @router.get("/jobs", dependencies=[viewer], tags=["jobs"])
     def jobs(

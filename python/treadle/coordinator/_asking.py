@@ -8,13 +8,15 @@ import json
 import os
 import threading
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
 
-__all__ = ["SECONDS", "Answer", "ask", "is_loopback"]
+__all__ = ["SECONDS", "Answer", "ask", "is_loopback", "report"]
+
+_Value = TypeVar("_Value")
 
 # For all of it: names, connections, answers.
 SECONDS = 2.0
@@ -50,28 +52,61 @@ def ask(
         "names": sorted(names),
         "tunable": sorted(tunable),
     }
-    found: list[Answer] = []
+    told = _within(lambda: _asked(url, question, token_file, seconds), seconds)
+    if isinstance(told, Answer):
+        return told
+    return Answer(reason=f"the coordinator at {_shown(url)} did not decide{told}")
 
-    def work() -> None:
+
+def report(
+    url: str,
+    identity: str,
+    end: Mapping[str, Any],
+    *,
+    token_file: str | None = None,
+    seconds: float = SECONDS,
+) -> str:
+    """Report the end of a job; return why that failed, or an empty text."""
+    path = f"/api/jobs/{quote(identity, safe='')}/end"
+    told = _within(lambda: _posted(url, path, end, token_file, seconds), seconds)
+    if not isinstance(told, str):
+        return ""
+    return f"the coordinator at {_shown(url)} did not take the end of {identity}{told}"
+
+
+def _within(work: Callable[[], _Value], seconds: float) -> _Value | str:
+    """Return what a function returns, or the end of a sentence that says why it did not."""
+    found: list[_Value | str] = []
+
+    def run() -> None:
         try:
-            found.append(_asked(url, question, token_file, seconds))
+            found.append(work())
         except Exception as error:
-            found.append(
-                Answer(
-                    reason=f"the coordinator at {_shown(url)} did not decide: {error or type(error).__name__}"
-                )
-            )
+            found.append(f": {error or type(error).__name__}")
 
     # Looking up a name, or many small reads, can take longer than a socket's timeout: a thread is left behind then.
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
+    thread = threading.Thread(target=run, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        # The interpreter ends.
+        return f": {error}"
     thread.join(seconds)
-    if found:
-        return found[0]
-    return Answer(reason=f"the coordinator at {_shown(url)} did not decide within {seconds:g} s")
+    return found[0] if found else f" within {seconds:g} s"
 
 
 def _asked(url: str, question: Mapping[str, Any], token_file: str | None, seconds: float) -> Answer:
+    told = _posted(url, "/api/decisions", question, token_file, seconds)
+    settings = told["settings"]
+    is_text = all(isinstance(k, str) and isinstance(v, str) for k, v in settings.items())
+    if told["id"] != question["id"] or not is_text or not isinstance(told["uses_service"], bool):
+        raise ValueError("its answer is malformed")
+    return Answer(told["uses_service"], _line(str(told["reason"])[:1000]), settings, told["id"])
+
+
+def _posted(
+    url: str, path: str, body: Mapping[str, Any], token_file: str | None, seconds: float
+) -> Any:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("its URL must begin with http:// or https://")
@@ -83,21 +118,14 @@ def _asked(url: str, question: Mapping[str, Any], token_file: str | None, second
     make = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = make(parts.hostname, parts.port, timeout=seconds)
     try:
-        connection.request(
-            "POST", parts.path.rstrip("/") + "/api/decisions", json.dumps(question), headers
-        )
+        connection.request("POST", parts.path.rstrip("/") + path, json.dumps(body), headers)
         response = connection.getresponse()
-        body = response.read(_LARGEST)
+        answer = response.read(_LARGEST)
     finally:
         connection.close()
     if response.status != 200:
-        raise ValueError(f"HTTP {response.status} {_detail(body)}".strip())
-    told = json.loads(body)
-    settings = told["settings"]
-    is_text = all(isinstance(k, str) and isinstance(v, str) for k, v in settings.items())
-    if told["id"] != question["id"] or not is_text or not isinstance(told["uses_service"], bool):
-        raise ValueError("its answer is malformed")
-    return Answer(told["uses_service"], _line(str(told["reason"])[:1000]), settings, told["id"])
+        raise ValueError(f"HTTP {response.status} {_detail(answer)}".strip())
+    return json.loads(answer)
 
 
 def _token(file: Path) -> str:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -17,6 +18,7 @@ from treadle.coordinator import _tables
 __all__ = ["Busy", "Database"]
 
 _Value = TypeVar("_Value")
+_Item = TypeVar("_Item")
 
 # Writes that wait, and those of one transaction.
 _MOST_WAITING = 2000
@@ -26,8 +28,22 @@ _LOCK_MS = 1000
 _WRITES = "treadle_writes"
 
 
+# A key of PostgreSQL's advisory locks: any number that nobody else uses in this database.
+_WRITER = 0x7472_6561_646C_65
+
+
 class Busy(RuntimeError):
     """More writes wait than can be done in time."""
+
+
+@dataclass(frozen=True)
+class _Write:
+    """A write that waits: of what, and until when."""
+
+    function: Callable[[sa.Connection, list[Any]], list[Any]]
+    item: Any
+    done: Future[Any]
+    deadline: float
 
 
 class Database:
@@ -52,9 +68,11 @@ class Database:
         if self.is_sqlite:
             sa.event.listen(self._engine, "connect", _prepare_sqlite)
             sa.event.listen(self._engine, "begin", _begin_sqlite)
+        elif self._engine.dialect.name == "postgresql":
+            sa.event.listen(self._engine, "begin", _begin_postgresql)
         # It shares the connections of the other.
         self._writing = self._engine.execution_options(**{_WRITES: True})
-        self._waiting: queue.Queue[tuple[Callable[[sa.Connection], Any], Future[Any], float] | None]
+        self._waiting: queue.Queue[_Write | None]
         self._waiting = queue.Queue(_MOST_WAITING)
         self._make_tables()
         self._thread = threading.Thread(
@@ -90,9 +108,21 @@ class Database:
         Busy
             Too many writes wait.
         """
+        return self.write_together(_call_each, function, patience)
+
+    def write_together(
+        self,
+        function: Callable[[sa.Connection, list[_Item]], list[_Value]],
+        item: _Item,
+        patience: float = 2.0,
+    ) -> Future[_Value]:
+        """As :meth:`write`, with a function that writes all items at once that wait for it; it returns a value for each.
+
+        If it fails, it is called again for each item alone.
+        """
         done: Future[_Value] = Future()
         try:
-            self._waiting.put_nowait((function, done, time.monotonic() + patience))
+            self._waiting.put_nowait(_Write(function, item, done, time.monotonic() + patience))
         except queue.Full:
             raise Busy(f"{_MOST_WAITING} writes wait for the database") from None
         return done
@@ -132,38 +162,57 @@ class Database:
                 batch.append(one)
             self._write(batch)
 
-    def _write(
-        self, batch: list[tuple[Callable[[sa.Connection], Any], Future[Any], float]]
-    ) -> None:
+    def _write(self, batch: list[_Write]) -> None:
         now = time.monotonic()
         current = []
-        for function, done, deadline in batch:
+        for one in batch:
             # Nobody waits for one that was cancelled; one that runs cannot be cancelled any more.
-            if not done.running() and not done.set_running_or_notify_cancel():
+            if not one.done.running() and not one.done.set_running_or_notify_cancel():
                 continue
-            if deadline < now:
-                done.set_exception(Busy("the database was busy for too long"))
+            if one.deadline < now:
+                one.done.set_exception(Busy("the database was busy for too long"))
             else:
-                current.append((function, done))
+                current.append(one)
         if not current:
             return
+        # Writes of one batch wait for nobody else's answer: their order is free.
+        together: dict[Any, list[_Write]] = {}
+        for one in current:
+            together.setdefault(one.function, []).append(one)
+        values: list[tuple[_Write, Any]] = []
         try:
             with self._writing.begin() as connection:
-                values = [function(connection) for function, _ in current]
+                for function, some in together.items():
+                    found = function(connection, [one.item for one in some])
+                    values.extend(zip(some, found, strict=True))
         except Exception as error:
             if len(current) == 1:
-                current[0][1].set_exception(error)
+                current[0].done.set_exception(error)
                 return
             # The one that fails must not take the others along. A database that cannot be written fails for each.
             if isinstance(error, sa.exc.OperationalError):
-                for _, done in current:
-                    done.set_exception(error)
+                for one in current:
+                    one.done.set_exception(error)
                 return
-            for (function, done), (_, _, deadline) in zip(current, batch, strict=False):
-                self._write([(function, done, deadline)])
+            for one in current:
+                self._write([one])
             return
-        for (_, done), value in zip(current, values, strict=True):
-            done.set_result(value)
+        for one, value in values:
+            one.done.set_result(value)
+
+
+def _call_each(
+    connection: sa.Connection, functions: list[Callable[[sa.Connection], Any]]
+) -> list[Any]:
+    return [function(connection) for function in functions]
+
+
+def _begin_postgresql(connection: sa.Connection) -> None:
+    # Writers of several coordinators take turns, as they do on SQLite. Two that each lock rows of several jobs, in the
+    # order in which those came, would wait for each other.
+    if connection.get_execution_options().get(_WRITES, False):
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_LOCK_MS}")
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITER})")
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Any, Protocol
 
+from treadle.coordinator._dask_rules import DASK_RULES
+from treadle.coordinator._finding import Finding, Rule, size_text
 from treadle.coordinator._measures import Application, Stage
 
 __all__ = ["GROUP", "Finding", "Rule", "diagnose", "rules"]
@@ -23,37 +23,6 @@ _MiB, _GiB = 2**20, 2**30
 # Seconds of all tasks below which a stage is too short to say anything of.
 _WORTH = 1.0
 _logger = logging.getLogger("treadle.coordinator")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A cause, what shows it, and what would help.
-
-    ``parameter`` is None where no setting helps by itself. Values are bytes, counts, or 0 and 1 for switches.
-    """
-
-    rule: str
-    evidence: str
-    expected: str
-    weight: float
-    """The share of the executors' busy time that it concerns, 0 to 1: the largest is first."""
-    parameter: str | None = None
-    old: float | None = None
-    new: float | None = None
-    stage: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return its fields."""
-        return asdict(self)
-
-
-class Rule(Protocol):
-    """What names one cause."""
-
-    name: str
-
-    def look(self, app: Application) -> Finding | None:
-        """Return what it has found, if anything."""
 
 
 def diagnose(app: Application, chosen: Sequence[Rule] | None = None) -> list[Finding]:
@@ -73,7 +42,7 @@ def diagnose(app: Application, chosen: Sequence[Rule] | None = None) -> list[Fin
 @cache
 def rules() -> tuple[Rule, ...]:
     """Return the rules here, and those of other packages. One that cannot be imported is logged and left out."""
-    found: list[Rule] = [make() for make in _BUILT_IN]
+    found: list[Rule] = [make() for make in (*_BUILT_IN, *DASK_RULES)]
     for point in entry_points(group=GROUP):
         try:
             found.append(point.load()())
@@ -98,14 +67,6 @@ def _is_adaptive(app: Application) -> bool:
     return app.is_on("spark.sql.adaptive.enabled", numbers >= [3, 2])
 
 
-def _size(number: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < 1024 or unit == "GiB":
-            return f"{number:.0f} {unit}" if number >= 10 or unit == "B" else f"{number:.1f} {unit}"
-        number /= 1024
-    raise AssertionError
-
-
 class SmallPartitions:
     """Tasks that read a few kilobytes each: their number costs more than their rows."""
 
@@ -126,7 +87,7 @@ class SmallPartitions:
         if stage is None:
             return None
         mean = stage.shuffle_read / stage.tasks
-        evidence = f"stage {stage.number}: {stage.tasks:,} tasks read {_size(mean)} each"
+        evidence = f"stage {stage.number}: {stage.tasks:,} tasks read {size_text(mean)} each"
         expected = "fewer and larger reads, and fewer tasks to start"
         weight = _share(app, stage)
         if _is_adaptive(app):
@@ -159,7 +120,7 @@ class LargePartitions:
         if stage is None:
             return None
         name = "spark.sql.shuffle.partitions"
-        evidence = f"stage {stage.number}: half of {stage.tasks:,} tasks read more than {_size(stage.task_read.median)} each"
+        evidence = f"stage {stage.number}: half of {stage.tasks:,} tasks read more than {size_text(stage.task_read.median)} each"
         new = float(max(2 * app.cores, round(stage.shuffle_read / self._AIM)))
         expected = "less memory for each task, and a repeated task costs less"
         return Finding(
@@ -195,7 +156,7 @@ class SmallSplits:
         )
         if stage is None:
             return None
-        evidence = f"stage {stage.number}: {stage.tasks:,} tasks read {_size(stage.input_bytes / stage.tasks)} of files each"
+        evidence = f"stage {stage.number}: {stage.tasks:,} tasks read {size_text(stage.input_bytes / stage.tasks)} of files each"
         expected = "rows are combined over more of the input, so that fewer bytes are shuffled"
         new = max(old * 8, float(self._AIM)) if old < self._AIM else old * 8
         return Finding(
@@ -222,8 +183,8 @@ class Skew:
             return None
         times = stage.task_run.largest / max(stage.task_run.median, 1e-3)
         evidence = (
-            f"stage {stage.number}: one task reads {_size(stage.task_read.largest)}, half of them less than "
-            f"{_size(stage.task_read.median)}; it runs {min(times, 9999):.0f} times as long"
+            f"stage {stage.number}: one task reads {size_text(stage.task_read.largest)}, half of them less than "
+            f"{size_text(stage.task_read.median)}; it runs {min(times, 9999):.0f} times as long"
         )
         name = "spark.sql.adaptive.skewJoin.enabled"
         weight = _share(app, stage)
@@ -259,7 +220,7 @@ class Spill:
         if stage is None:
             return None
         evidence = (
-            f"stage {stage.number}: {_size(stage.spilled_disk)} went to disk for want of memory"
+            f"stage {stage.number}: {size_text(stage.spilled_disk)} went to disk for want of memory"
         )
         name = "spark.sql.shuffle.partitions"
         weight = _share(app, stage)
@@ -280,6 +241,45 @@ class Spill:
         )
 
 
+class ManyCores:
+    """Executors have more cores than their memory can feed: each task gets a small part of it."""
+
+    name = "many cores an executor"
+    _FEWEST, _AIM = 4, 512 * _MiB
+
+    def look(self, app: Application) -> Finding | None:
+        memory = app.executor_memory
+        if app.executor_cores < self._FEWEST or memory / app.executor_cores > self._AIM / 2:
+            return None
+        stage = _heaviest(
+            app,
+            lambda s: (
+                s.tasks >= self._FEWEST
+                and (
+                    (s.run > 10 * _WORTH and s.gc > 0.15 * s.run)
+                    or s.spilled_disk > max(0.2 * (s.shuffle_read + s.input_bytes), 8 * _MiB)
+                )
+            ),
+        )
+        if stage is None:
+            return None
+        evidence = (
+            f"stage {stage.number}: {app.executor_cores} cores share {size_text(memory)}; {size_text(stage.spilled_disk)} "
+            f"went to disk, {100 * stage.gc / max(stage.run, 1e-3):.0f} % of the time is garbage collection"
+        )
+        name = "spark.executor.cores"
+        return Finding(
+            self.name,
+            evidence,
+            "more memory for each task",
+            _share(app, stage),
+            name,
+            app.number(name, app.executor_cores),
+            float(max(2, round(memory / self._AIM))),
+            stage.number,
+        )
+
+
 class FewTasks:
     """A long stage has fewer tasks than there are cores."""
 
@@ -293,19 +293,15 @@ class FewTasks:
         )  # fmt: skip
         if stage is None:
             return None
-        name = "spark.sql.shuffle.partitions"
         evidence = f"stage {stage.number}: {stage.tasks} tasks for {app.cores} cores, {stage.duration:.1f} s long"
         expected = f"up to {app.cores / stage.tasks:.0f} times as many cores work"
-        return Finding(
-            self.name,
-            evidence,
-            expected,
-            _share(app, stage),
-            name,
-            app.number(name, 200),
-            2.0 * app.cores,
-            stage.number,
-        )
+        weight = _share(app, stage)
+        name = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
+        old, new = app.number(name, 64 * _MiB), stage.shuffle_read / (2.0 * app.cores)
+        if not _is_adaptive(app) or new >= old:
+            name = "spark.sql.shuffle.partitions"
+            old, new = app.number(name, 200), 2.0 * app.cores
+        return Finding(self.name, evidence, expected, weight, name, old, new, stage.number)
 
 
 class GarbageCollection:
@@ -373,7 +369,9 @@ class BroadcastInstead:
         new = float(max(10 * _MiB, min(8 * sides[0], 256 * _MiB)))
         if old >= new:
             return None
-        evidence = f"a sort-merge join shuffles {_size(sides[-1])} to meet {_size(sides[0])}"
+        evidence = (
+            f"a sort-merge join shuffles {size_text(sides[-1])} to meet {size_text(sides[0])}"
+        )
         weight = 0.5
         return Finding(
             self.name, evidence, "the large side is not shuffled", weight, name, old, new
@@ -449,6 +447,6 @@ class TooManyTasks:
 
 
 _BUILT_IN: tuple[Callable[[], Rule], ...] = (
-    SmallPartitions, LargePartitions, SmallSplits, Skew, Spill, FewTasks, GarbageCollection,
+    SmallPartitions, LargePartitions, SmallSplits, Skew, Spill, ManyCores, FewTasks, GarbageCollection,
     IdleExecutors, BroadcastInstead, FailedTasks, BlockedReads, TooManyTasks,
 )  # fmt: skip

@@ -172,10 +172,9 @@ class _Reader:
     def _executor_added(self, event: Any) -> None:
         self._note(event["Timestamp"])
         self._app.executors += 1
-        self._cores[str(event["Executor ID"])] = (
-            int(event["Executor Info"]["Total Cores"]),
-            _seconds(event["Timestamp"]),
-        )
+        cores = int(event["Executor Info"]["Total Cores"])
+        self._cores[str(event["Executor ID"])] = (cores, _seconds(event["Timestamp"]))
+        self._app.executor_cores = max(self._app.executor_cores, cores)
         self._app.cores = max(self._app.cores, sum(cores for cores, _ in self._cores.values()))
 
     def _executor_removed(self, event: Any) -> None:

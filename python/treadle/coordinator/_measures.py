@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from treadle.coordinator._dask_run import DaskRun
 from treadle.coordinator._jobs import LONGEST, Job
 from treadle.coordinator._watching import End
 
@@ -76,12 +77,16 @@ class Application:
     core_seconds: float = 0.0
     """That executors had from their beginning to their end."""
     executors: int = 0
+    executor_cores: int = 0
+    """Of the executor that has most."""
     lost_executors: int = 0
     joins: dict[str, int] = field(default_factory=dict)
     """Joins in the plans of its queries, by kind."""
     plan: str = ""
     """A fingerprint of the shapes of its plans."""
     skipped_lines: int = 0
+    dask: DaskRun | None = None
+    """What a client of Dask reported; then there are no stages."""
 
     @property
     def shuffle_bytes(self) -> int:
@@ -116,6 +121,12 @@ class Application:
             at=self.ended,
         )
 
+    @property
+    def executor_memory(self) -> float:
+        """The heap of an executor, bytes. In local mode it is the driver's."""
+        is_local = self.settings.get("spark.master", "").startswith("local")
+        return self.number(f"spark.{'driver' if is_local else 'executor'}.memory", 2**30)
+
     def number(self, name: str, default: float) -> float:
         """Return a setting as a number: of bytes, seconds or things."""
         text = self.settings.get(name, "")
@@ -137,7 +148,8 @@ class Application:
             Stage(**{**one, **{name: Spread(**one[name]) for name in spreads}})
             for one in values.get("stages", ())
         ]
-        return cls(**{**values, "stages": stages})
+        dask = values.get("dask")
+        return cls(**{**values, "stages": stages, "dask": DaskRun.of(dask) if dask else None})
 
 
 # What a number without a unit counts: Spark reads memory as MiB, and sizes of SQL as bytes.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
 from functools import cached_property
 from typing import Any
 
@@ -112,18 +112,25 @@ class Rule:
         return self.is_on and after_begin and (self.ends is None or now < self.ends)
 
     @cached_property
-    def _lists(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """The lists that are not empty, each with the field of a job that it is about."""
-        return tuple((field, found) for name, field in _FIELDS if (found := getattr(self, name)))
+    def _checks(self) -> tuple[tuple[str, Callable[[str], bool]], ...]:
+        """The lists that are not empty: of which field of a job, and whether it is among them."""
+        return tuple(
+            (field, _matcher(found)) for name, field in _FIELDS if (found := getattr(self, name))
+        )
+
+    @cached_property
+    def _exceptions(self) -> tuple[tuple[str, Callable[[str], bool]], ...]:
+        told = (("user", self.except_users), ("name", self.except_names))
+        return tuple((field, _matcher(found)) for field, found in told if found)
 
     def matches(self, job: Job) -> bool:
         """Return whether the lists take a job; its share is another question."""
-        for name, patterns in self._lists:
-            if not _any(patterns, getattr(job, name)):
+        for name, is_among in self._checks:
+            if not is_among(getattr(job, name)):
                 return False
         if self.versions and not any(version_matches(one, job.version) for one in self.versions):
             return False
-        return not (_any(self.except_users, job.user) or _any(self.except_names, job.name))
+        return not any(is_among(getattr(job, name)) for name, is_among in self._exceptions)
 
     def takes(self, job: Job, now: float) -> bool:
         """Return whether it decides about a job at this time."""
@@ -205,8 +212,11 @@ def version_matches(text: str, version: str) -> bool:
     return holds
 
 
-def _any(patterns: Sequence[str], value: str) -> bool:
-    return any(fnmatchcase(value, one) for one in patterns)
+def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
+    """Return whether a text is what any of some globs says: each is read once, and not for each job."""
+    exact = frozenset(one for one in patterns if not re.search(r"[*?\[]", one))
+    globs = [re.compile(translate(one)).match for one in patterns if one not in exact]
+    return lambda text: text in exact or any(match(text) for match in globs)
 
 
 def _patterns(name: str, values: Any) -> tuple[str, ...]:

@@ -7,9 +7,10 @@ import re
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -41,6 +42,17 @@ _MOST_LATE = 2
 _LATE = 3.0
 _MANAGER = "spark.shuffle.manager"
 _SERVICE, _STOCK, _UNASKED = "service", "stock", "unasked"
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What is asked about a job, when it is checked."""
+
+    identity: str
+    job: Job
+    manager: str
+    taken: frozenset[str]
+    tunable: frozenset[str]
 
 
 class Coordinator:
@@ -111,46 +123,61 @@ class Coordinator:
             raise ValueError(f"manager must be text of at most {LONGEST} characters")
         taken = _names(values, "names")
         tunable = _names(values, "tunable")
-        return self.database.write(
-            lambda c: self._decided(c, identity, job, manager, taken, tunable)
-        )
+        question = _Question(identity, job, manager, taken, tunable)
+        return self.database.write_together(self._decided, question)
 
     def _decided(
+        self, connection: sa.Connection, questions: list[_Question]
+    ) -> list[dict[str, Any]]:
+        """Answer what has come in the same few milliseconds: a handful of statements for all of it."""
+        now = self._clock()
+        known = _store.jobs_of(connection, [one.identity for one in questions])
+        asked = [one for one in questions if one.identity not in known]
+        memory = _store.recurring_of_all(connection, {one.job.recurring for one in asked})
+        there = set(memory)
+        rows: dict[str, dict[str, Any]] = {}
+        for one in asked:
+            if one.identity not in rows:
+                history, tuning = memory.setdefault(one.job.recurring, (History(), Tuning()))
+                rows[one.identity] = self._row(connection, one, history, tuning, now)
+        jobs = {one.identity: one.job for one in asked}
+        _store.new_jobs(connection, list(rows.values()))
+        _store.count_runs(connection, list(jobs.values()), there, now)
+        for verdict, count in sorted(Counter(row["verdict"] for row in rows.values()).items()):
+            _store.count_in_hour(connection, now, verdict, jobs=count)
+        return [_decision({**known, **rows}[one.identity]) for one in questions]
+
+    def _row(
         self,
         connection: sa.Connection,
-        identity: str,
-        job: Job,
-        manager: str,
-        taken: frozenset[str],
-        tunable: frozenset[str],
+        question: _Question,
+        history: History,
+        tuning: Tuning,
+        now: float,
     ) -> dict[str, Any]:
-        if (known := _store.job_of(connection, identity)) is not None:
-            return _decision(known)
-        now = self._clock()
-        history, tuning = _store.recurring_of(connection, job.recurring) or (History(), Tuning())
-        verdict, admission, expected = self._verdict(connection, job, manager, history, now)
+        job, taken = question.job, question.taken
+        verdict, admission, expected = self._verdict(
+            connection, job, question.manager, history, now
+        )
         uses_service = verdict[0] and admission.copies > 0
         rule = verdict[2]
         found: dict[str, str] = {}
         if uses_service:
             found = self._settings_of_service(job, rule, admission)
         tuned, change = self._tuned(connection, job, history, tuning, taken, now)
-        given = taken | tunable
+        given = taken | question.tunable
         found = {name: text for name, text in found.items() if name not in given}
         found |= {name: text for name, text in tuned.items() if name not in taken}
         reason = verdict[1] if admission.copies else f"{verdict[1]}, but {admission.reason}"
         row: dict[str, Any] = {
-            **job.to_dict(), "id": identity, "at": now, "recurring": job.recurring,
+            **job.to_dict(), "id": question.identity, "at": now, "recurring": job.recurring,
             "verdict": _SERVICE if uses_service else _STOCK, "reason": reason,
             "rule": rule.id if rule else None, "rule_version": rule.version if rule else None,
             "settings": found, "copies": admission.copies if uses_service else 0,
             "change": change, "predicted_bytes": expected.bytes, "state": _store.RUNNING,
         }  # fmt: skip
-        _store.new_job(connection, row)
         self._promised += (expected.bytes or 0) * row["copies"]
-        _store.count_run(connection, job, now)
-        _store.count_in_hour(connection, now, row["verdict"], jobs=1)
-        return _decision(row)
+        return row
 
     def _tuned(
         self,

@@ -1,4 +1,4 @@
-"""What Dask's configuration says of a coordinator, and the one question of a client of Dask."""
+"""What Dask's configuration says of a coordinator, and what a client of Dask asks and reports."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import getpass
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import dask
 
-from treadle.coordinator._asking import ask
+from treadle.coordinator._asking import Answer, ask, report
 
-__all__ = ["Configured", "configured", "shuffle_servers", "user"]
+__all__ = ["Configured", "asked", "configured", "reported", "servers_of", "user"]
 
 _logger = logging.getLogger("treadle.coordinator")
 
@@ -58,10 +60,10 @@ def user() -> str:
         return ""
 
 
-def shuffle_servers() -> str | None:
-    """Ask whether the shuffles of this process use the service, and return its address; None: they do not.
+def asked() -> Answer | None:
+    """Ask about this process' job, and say so in a line; None: no coordinator is configured.
 
-    Without a coordinator, and without its answer within two seconds, they do not.
+    Without an answer within two seconds, an answer without an id says why, and shuffles stay at the workers.
     """
     told = configured()
     if told is None:
@@ -77,8 +79,24 @@ def shuffle_servers() -> str | None:
         "version": treadle.__version__,
     }
     answer = ask(told.url, job, token_file=told.token_file)
-    if not answer.id:
+    if answer.id:
+        _logger.info("decision %s: %s", answer.id, answer.reason)
+    else:
         _logger.warning("shuffles stay at the workers: %s", answer.reason)
+    return answer
+
+
+def servers_of(answer: Answer | None) -> str | None:
+    """Return the address of the service that an answer gives; None: shuffles stay at the workers."""
+    if answer is None or not answer.uses_service:
         return None
-    _logger.info("decision %s: %s", answer.id, answer.reason)
-    return answer.settings.get("treadle.shuffle.servers") if answer.uses_service else None
+    return answer.settings.get("treadle.shuffle.servers")
+
+
+def reported(identity: str, end: Mapping[str, Any]) -> None:
+    """Report the end of a job. A coordinator that does not take it within two seconds is named in a line."""
+    told = configured()
+    if told is None:
+        return
+    if failure := report(told.url, identity, end, token_file=told.token_file):
+        _logger.warning("%s", failure)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,10 +35,12 @@ __all__ = [
     "close_alert",
     "count_in_hour",
     "count_run",
+    "count_runs",
     "count_without_end",
     "delete_rule",
     "forget",
     "job_of",
+    "jobs_of",
     "jobs_page",
     "keep_measures",
     "keep_recurring",
@@ -45,12 +48,14 @@ __all__ = [
     "keep_setting",
     "measures_of",
     "new_job",
+    "new_jobs",
     "next_rule",
     "note",
     "overview",
     "past",
     "promised",
     "recurring_of",
+    "recurring_of_all",
     "recurring_page",
     "rule_history",
     "rules",
@@ -206,7 +211,14 @@ _RECURRING = (
 _COUNT_RUN = (
     recurring.update()
     .where(recurring.c.key == sa.bindparam("which"))
-    .values(last=sa.bindparam("at"), runs=recurring.c.runs + 1)
+    .values(last=sa.bindparam("at"), runs=recurring.c.runs + sa.bindparam("more"))
+)
+_JOBS = sa.select(jobs).where(jobs.c.id.in_(sa.bindparam("which", expanding=True)))
+_RECURRINGS = (
+    sa.select(recurring.c.key, recurring.c.history, recurring.c.tuning)
+    .where(recurring.c.key.in_(sa.bindparam("which", expanding=True)))
+    .order_by(recurring.c.key)
+    .with_for_update()
 )
 _SUMS = ("jobs", "ended", "failed", "fell_back", "bytes")
 _COUNT_HOUR = (
@@ -219,6 +231,18 @@ _COUNT_HOUR = (
 def new_job(connection: sa.Connection, values: Mapping[str, Any]) -> None:
     """Write a run of a job with its decision."""
     connection.execute(_INSERT_JOB, dict(values))
+
+
+def new_jobs(connection: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write runs of jobs with their decisions."""
+    if rows:
+        connection.execute(_INSERT_JOB, [dict(row) for row in rows])
+
+
+def jobs_of(connection: sa.Connection, identities: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return those of some runs that are known, by their ids."""
+    found = connection.execute(_JOBS, {"which": list(identities)}).mappings()
+    return {row["id"]: dict(row) for row in found}
 
 
 def job_of(
@@ -385,10 +409,32 @@ def keep_recurring(
         )  # fmt: skip
 
 
+def recurring_of_all(
+    connection: sa.Connection, keys: Collection[str]
+) -> dict[str, tuple[History, Tuning]]:
+    """Return what is remembered of those of some recurring jobs that are known; see :func:`recurring_of`."""
+    found = connection.execute(_RECURRINGS, {"which": sorted(keys)})
+    return {row[0]: (History.of(row[1]), Tuning.of(row[2])) for row in found}
+
+
 def count_run(connection: sa.Connection, job: Job, at: float) -> None:
     """Count a run of a recurring job, which is made when it is the first."""
-    if connection.execute(_COUNT_RUN, {"which": job.recurring, "at": at}).rowcount == 0:
+    found = connection.execute(_COUNT_RUN, {"which": job.recurring, "at": at, "more": 1})
+    if found.rowcount == 0:
         keep_recurring(connection, job, History(), Tuning(), at, 1)
+
+
+def count_runs(
+    connection: sa.Connection, of_jobs: Sequence[Job], known: Collection[str], at: float
+) -> None:
+    """Count runs of recurring jobs. Those that are not ``known`` are made."""
+    more = Counter(job.recurring for job in of_jobs)
+    some = [{"which": key, "at": at, "more": more[key]} for key in sorted(more) if key in known]
+    if some:
+        connection.execute(_COUNT_RUN, some)
+    first = {job.recurring: job for job in of_jobs if job.recurring not in known}
+    for key, job in sorted(first.items()):
+        keep_recurring(connection, job, History(), Tuning(), at, more[key])
 
 
 def recurring_page(

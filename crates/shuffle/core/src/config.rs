@@ -116,6 +116,12 @@ treadle_guards::guards! {
         Poison,
         /// Rows that one storage does not take go to the other one.
         Elsewhere,
+        /// A copy counts as one in the remote store when all of it is there.
+        Whole,
+        /// Objects that another server has adopted stay.
+        Left,
+        /// What is adopted is compared with what was sealed.
+        Adopted,
         /// A server takes words about a shuffle from the master that governs it alone.
         Governor,
         /// An application has one master at a server.

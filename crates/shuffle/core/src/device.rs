@@ -463,6 +463,18 @@ impl Device {
         }
     }
 
+    /// The files of which something is to be read or written, if a turn has taken so long.
+    pub fn stuck(&self, now: Duration, age: Duration) -> Vec<u64> {
+        let is_stuck = |turn: &Turn| now.saturating_sub(turn.began) >= age;
+        if !self.turns.values().any(is_stuck) {
+            return Vec::new();
+        }
+        let begun = self.turns.values().flat_map(|turn| &turn.requests);
+        let waiting = self.queues.values().flat_map(Queue::all);
+        let files = begun.chain(waiting).map(|one| one.request.file);
+        files.collect()
+    }
+
     /// Whether it takes far longer than it did before.
     fn is_slow(&self) -> bool {
         let hangs = self.turns.values().any(|turn| {

@@ -58,11 +58,12 @@ pub use message::{
     Answer, Ask, CommitError, Fetch, FromServer, MapRange, Push, ReadPiece, Refusal, Seal,
     ToMaster, ToNode, ToServer, Verdict,
 };
-pub use plan::{Group, Plan};
+pub use plan::{Group, Plan, Uploaded};
 pub use reader::{ReadError, Reader, ReaderEffect, ReaderEvent};
 pub use receipt::{Chosen, Commit, Expected, Receipt, ReceiptError, Receipts, Share, Winners};
 pub use server::{
-    ConnectionId, LinkId, Place, Remote, Sent, Server, ServerEffect, ServerEvent, Storage,
+    Adopted, ConnectionId, Inventory, LinkId, Place, Remote, Sent, Server, ServerEffect,
+    ServerEvent, Storage,
 };
 pub use tally::{RowDigest, Tally};
 pub use usage::Usage;

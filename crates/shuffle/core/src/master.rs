@@ -31,7 +31,7 @@ use crate::config::Guard;
 use crate::layout::Layout;
 use crate::{
     Config, Generation, GroupId, MapSet, Plan, ServerId, ShuffleError, ShuffleId, Tally, Tenant,
-    ToMaster, ToNode, Transfer,
+    ToMaster, ToNode, Transfer, Uploaded,
 };
 
 /// Groups that a server's partitions are in when they are assigned, at most.
@@ -102,6 +102,16 @@ struct GroupState {
     /// The [mark](crate::Expected::mark) of what its copies were asked to compare with. Some may be complete
     /// by that, and take no more.
     compared: Option<u64>,
+    uploaded: Option<InStore>,
+}
+
+/// A copy in a remote store.
+#[derive(Debug)]
+struct InStore {
+    /// The server that keeps it there.
+    owner: ServerId,
+    store: u64,
+    uploaded: Uploaded,
 }
 
 impl GroupState {
@@ -115,6 +125,7 @@ impl GroupState {
             is_open: true,
             is_split: false,
             compared: None,
+            uploaded: None,
         }
     }
 
@@ -207,6 +218,7 @@ impl Master {
                 let standing = Standing {
                     domain: server.node,
                     weight: 1,
+                    store: 0,
                 };
                 self.joined(server, standing, effects)?;
             }
@@ -366,6 +378,11 @@ impl Master {
                 source,
                 is_sealed,
             } => self.filled(shuffle, (group, source), is_sealed, effects),
+            ToMaster::Uploaded {
+                shuffle,
+                group,
+                uploaded,
+            } => self.uploaded(shuffle, group, uploaded, effects),
             ToMaster::Full { shuffle, group } => self.full(shuffle, group, effects),
             // For the recorder.
             ToMaster::Measured { .. } | ToMaster::Used { .. } => {}

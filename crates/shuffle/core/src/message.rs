@@ -18,7 +18,7 @@ use treadle_types::Runs;
 use crate::block::{Piece, stored};
 use crate::{
     AttemptId, BatchId, Commit, Expected, Generation, GroupId, Plan, ServerId, ShuffleId, Tally,
-    Tenant, Transfer, Usage,
+    Tenant, Transfer, Uploaded, Usage,
 };
 
 /// From the master to a process: its server, its writer and its reader.
@@ -96,6 +96,13 @@ pub enum ToMaster {
         source: GroupId,
         /// Whether it was compared with the receipts.
         is_sealed: bool,
+    },
+    /// A sealed copy is in the remote store as a whole.
+    Uploaded {
+        shuffle: ShuffleId,
+        /// The copy.
+        group: GroupId,
+        uploaded: Uploaded,
     },
     /// A copy of a group is as large as it should become.
     Full {

@@ -1,11 +1,22 @@
 //! Where partitions live, as others are told.
 
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use treadle_types::Runs;
 
 use crate::{Generation, GroupId, ServerId, ShuffleId, Tenant};
+
+/// A copy that was sealed and is in a remote store as a whole. It outlives its server: another one that has the
+/// store can adopt it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Uploaded {
+    /// The object that says what the copy consists of, by its name in the store.
+    pub inventory: Arc<str>,
+    /// The [mark](crate::Expected::mark) of what it was sealed with.
+    pub mark: u64,
+}
 
 /// Some partitions of a shuffle, and the servers that have them.
 ///
@@ -20,6 +31,8 @@ pub struct Group {
     pub copies: Vec<ServerId>,
     /// The server that is getting all of its rows from the first copy.
     pub filling: Option<ServerId>,
+    /// What a server adopts that has, or is getting, a copy without having been pushed to.
+    pub uploaded: Option<Uploaded>,
     /// Whether rows may be pushed. A group that is closed keeps what it has; further rows of its
     /// partitions go to a group with a later epoch.
     pub is_open: bool,
@@ -35,6 +48,7 @@ impl Group {
             partitions,
             copies: [id.server].into(),
             filling: None,
+            uploaded: None,
             is_open: true,
             is_split: false,
         }
@@ -100,6 +114,13 @@ impl Plan {
         let same = self.groups[first..].iter();
         let mut same = same.take_while(|group| group.id.epoch == copy.epoch);
         same.find(|group| group.copies.contains(&copy.server))
+    }
+
+    /// The group of an epoch, in a shuffle whose groups have epochs of their own.
+    pub(crate) fn group_of_epoch(&self, epoch: Generation) -> Option<&Group> {
+        let at = self.groups.partition_point(|group| group.id.epoch < epoch);
+        let group = self.groups.get(at);
+        group.filter(|group| group.id.epoch == epoch)
     }
 
     /// The first group of a partition, unless nobody wants it.

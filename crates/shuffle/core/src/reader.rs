@@ -102,6 +102,8 @@ struct Read {
     /// Since when nothing has come.
     since: Duration,
     tries: u32,
+    /// When a server that may not have the plan yet is asked again.
+    again_at: Option<Duration>,
     /// Groups that are still to be read, the next one last.
     groups: Vec<GroupId>,
     /// Servers that did not return the rows of the group that is read now.
@@ -175,6 +177,7 @@ impl Reader {
                     step: Step::Planning,
                     since: self.now,
                     tries: 0,
+                    again_at: None,
                     groups: Vec::new(),
                     failed: BTreeSet::new(),
                     heard_at: self.now,
@@ -222,7 +225,8 @@ impl Reader {
                     Some(read.heard_at + self.config.hedge)
                 }
                 Step::Retrying(_, at) => Some(at.min(patience)),
-                Step::Planning | Step::Waiting(..) => Some(patience),
+                Step::Planning => Some(patience),
+                Step::Waiting(..) => Some(read.again_at.map_or(patience, |at| at.min(patience))),
             }
         };
         self.reads.values().filter_map(due).min()
@@ -358,8 +362,17 @@ impl Reader {
                     return;
                 }
                 if let Some(state) = self.reads.get_mut(&read) {
+                    if state.tries == 0 {
+                        state.since = self.now;
+                    }
+                    // Who adopts a copy may learn it after this process.
+                    let is_behind = matches!(reason, Refusal::Unknown | Refusal::Stale(_));
+                    state.again_at = is_behind.then(|| {
+                        let pause = pause(&self.config, state.tries);
+                        state.tries += 1;
+                        self.now + pause
+                    });
                     state.step = Step::Waiting(group, reason);
-                    state.since = self.now;
                     let shuffle = state.shuffle;
                     self.ask(shuffle, effects);
                 }
@@ -420,6 +433,7 @@ impl Reader {
             && let Some(read) = self.reads.get_mut(&id)
         {
             read.step = Step::Waiting(group, Refusal::Damaged);
+            read.again_at = None;
             read.since = self.now;
         }
     }
@@ -480,6 +494,9 @@ impl Reader {
                         reason,
                     };
                     self.fail(id, error, effects);
+                }
+                Step::Waiting(..) if read.again_at.is_some_and(|at| at <= now) => {
+                    self.fetch_next(id, effects);
                 }
                 Step::Planning if is_late => {
                     self.fail(id, ReadError::Superseded(shuffle), effects);

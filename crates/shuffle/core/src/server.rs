@@ -23,6 +23,7 @@ mod reads;
 mod sealing;
 mod shares;
 mod storage;
+mod upload;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
@@ -51,6 +52,7 @@ use crate::{
 pub use masters::LinkId;
 pub(crate) use shares::Shares;
 pub use storage::{Remote, Storage};
+pub use upload::{Adopted, Inventory};
 
 /// A connection from a writer or a reader. The host numbers them, and uses no number twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -132,11 +134,29 @@ pub enum ServerEvent {
         /// It answers [`ServerEffect::Measure`]: memory that nobody uses was given back before.
         is_least: bool,
     },
+    /// The disks of these runs do nothing, and those of others do: what is being written there is not waited for,
+    /// and what is to be read there may be at another copy.
+    Stuck(BTreeSet<u64>),
     /// A run is written, or could not be.
     Spilled {
         run: u64,
         /// Whether all of it is there, or why not.
         written: Result<(), Arc<str>>,
+    },
+    /// An inventory is in the remote store, under this name, or could not be written.
+    InventoryWritten {
+        shuffle: ShuffleId,
+        group: GroupId,
+        number: u64,
+        written: Result<Arc<str>, Arc<str>>,
+    },
+    /// An inventory was read. `None`: it could not be, or is none. Otherwise it has the number `first`, and its
+    /// runs, in their order, the numbers that follow.
+    InventoryRead {
+        shuffle: ShuffleId,
+        group: GroupId,
+        first: u64,
+        found: Option<Adopted>,
     },
     /// What a run has for a partition was read.
     Loaded {
@@ -212,8 +232,30 @@ pub enum ServerEffect {
         /// Whose the shuffle is.
         tenant: Tenant,
     },
-    /// Remove a run, also one that is still being written.
+    /// Remove a run or an inventory, also one that is still being written.
     DropRun(u64),
+    /// Forget a run or an inventory. Its object stays: another server may have adopted it.
+    LeaveRun(u64),
+    /// Write what a copy consists of to the remote store, and say [`ServerEvent::InventoryWritten`].
+    WriteInventory {
+        shuffle: ShuffleId,
+        group: GroupId,
+        /// Its number, among those of runs.
+        number: u64,
+        inventory: Inventory,
+        /// The copy's runs, which are all in the remote store.
+        runs: Vec<u64>,
+    },
+    /// Adopt what an inventory in the remote store has, and say [`ServerEvent::InventoryRead`]. From now on the
+    /// objects are kept there.
+    ReadInventory {
+        shuffle: ShuffleId,
+        group: GroupId,
+        /// Its number. Those of its runs follow.
+        first: u64,
+        /// The name of the object.
+        name: Arc<str>,
+    },
     /// Read what a run has for a partition, keep it, and say [`ServerEvent::Loaded`].
     Load {
         /// The number of the read.
@@ -293,11 +335,15 @@ pub struct Server {
     /// Reads that wait for their turn.
     waiting: ReadQueue,
     limits: ReadLimits,
+    /// Runs at disks that do nothing.
+    stuck: BTreeSet<u64>,
     /// Reads that were told to pause while a disk was slow.
     slept: u64,
     next_load: u64,
     fills: Fills,
     members: Members,
+    /// Sealed copies that are to be in the remote store.
+    uploads: BTreeSet<(ShuffleId, GroupId)>,
 }
 
 /// What is held of a shuffle.
@@ -342,10 +388,12 @@ impl Server {
             read_budget: ReadBudget::default(),
             waiting: ReadQueue::default(),
             limits: ReadLimits::default(),
+            stuck: BTreeSet::new(),
             slept: 0,
             next_load: 0,
             fills: Fills::new(),
             members: Members::default(),
+            uploads: BTreeSet::new(),
         }
     }
 
@@ -405,7 +453,20 @@ impl Server {
                 ledger.measured(process, limit, open, is_least);
                 self.unpark(effects);
             }
+            ServerEvent::Stuck(runs) => self.stuck(runs, effects),
             ServerEvent::Spilled { run, written } => self.spilled(run, written, effects)?,
+            ServerEvent::InventoryWritten {
+                shuffle,
+                group,
+                number,
+                written,
+            } => self.inventory_written((shuffle, group), number, written, effects),
+            ServerEvent::InventoryRead {
+                shuffle,
+                group,
+                first,
+                found,
+            } => self.inventory_read((shuffle, group), first, found, effects),
             ServerEvent::Loaded { load, run, pieces } => {
                 self.loaded(load, run, pieces, effects);
             }
@@ -421,6 +482,7 @@ impl Server {
         }
         self.pump_reads(effects);
         self.pump_fills(effects);
+        self.pump_uploads(effects);
         if self.memory.reads_want > 0 || self.memory.fills_want > 0 {
             self.relieve(effects);
         }
@@ -433,6 +495,7 @@ impl Server {
         let parked = self.parked.iter().map(|parked| parked.until).min();
         let disk = self.memory.retry_at();
         let due = parked.into_iter().chain(disk).chain(self.fills_due());
+        let due = due.chain(self.uploads_due());
         due.chain(self.masters.next_deadline()).min()
     }
 
@@ -500,13 +563,23 @@ impl Server {
         let gone: Vec<GroupId> = held.groups.keys().filter(is_gone).copied().collect();
         for group in gone {
             let reason = Refusal::Stale(plan.generation);
-            self.drop_group(id, group, &reason, effects);
+            // Others have what is in the remote store.
+            let is_there = |other: &&Group| other.id.epoch == group.epoch;
+            let left = plan.groups.iter().find(is_there);
+            let is_left = left.is_some_and(|group| group.uploaded.is_some());
+            self.drop_group((id, group), &reason, is_left, effects);
         }
         let stripe = plan.maps.div_ceil(self.config.stripes.max(1)).max(1);
         if let Some(held) = self.shuffles.get_mut(&id) {
             for (copy, role, group) in mine {
-                let state = || GroupState::new(group.partitions.clone(), stripe);
+                let state = || {
+                    let state = GroupState::new(group.partitions.clone(), stripe);
+                    state.adopting((id, copy), group, &mut self.memory, effects)
+                };
                 held.groups.entry(copy).or_insert_with(state).role = role;
+            }
+            for group in held.groups.keys().copied().collect::<Vec<_>>() {
+                self.want_upload(id, group);
             }
         }
         self.plan_fills(id, &plan);
@@ -514,11 +587,11 @@ impl Server {
     }
 
     /// A shuffle is over, or there is none.
-    fn close(&mut self, id: ShuffleId, effects: &mut Effects) {
+    fn close(&mut self, id: ShuffleId, is_left: bool, effects: &mut Effects) {
         self.asked.remove(&id);
         if let Some(held) = self.shuffles.get(&id) {
             for group in held.groups.keys().copied().collect::<Vec<_>>() {
-                self.drop_group(id, group, &Refusal::Unknown, effects);
+                self.drop_group((id, group), &Refusal::Unknown, is_left, effects);
             }
             self.shuffles.remove(&id);
         }
@@ -535,9 +608,9 @@ impl Server {
     /// A group goes, and all that is in it.
     fn drop_group(
         &mut self,
-        shuffle: ShuffleId,
-        group: GroupId,
+        (shuffle, group): (ShuffleId, GroupId),
         reason: &Refusal,
+        is_left: bool,
         effects: &mut Effects,
     ) {
         let Some(held) = self.shuffles.get_mut(&shuffle) else {
@@ -555,10 +628,10 @@ impl Server {
             });
         }
         self.fills.remove(&(shuffle, group));
-        effects.extend(state.runs.iter().map(|&run| ServerEffect::DropRun(run)));
-        if let Some(run) = self.memory.spilling_of(shuffle, group) {
-            effects.push(ServerEffect::DropRun(run));
-        }
+        self.uploads.remove(&(shuffle, group));
+        effects.extend(state.drop_runs(is_left && Guard::Left.holds()));
+        let spilling = self.memory.spilling_of(shuffle, group);
+        effects.extend(spilling.map(ServerEffect::DropRun));
         self.end_reads(shuffle, group, reason, effects);
     }
 

@@ -137,6 +137,7 @@ impl Recorder {
             | ToMaster::Differs { shuffle, .. }
             | ToMaster::Damaged { shuffle, .. }
             | ToMaster::Filled { shuffle, .. }
+            | ToMaster::Uploaded { shuffle, .. }
             | ToMaster::Full { shuffle, .. }
             | ToMaster::Poisoned { shuffle, .. }
             | ToMaster::Slow { shuffle, .. }
@@ -199,6 +200,7 @@ impl Recorder {
             ToMaster::Sealed { .. }
             | ToMaster::Differs { .. }
             | ToMaster::Filled { .. }
+            | ToMaster::Uploaded { .. }
             | ToMaster::Full { .. } => {}
         }
     }

@@ -3,7 +3,7 @@
 //! Whoever writes, or reads to copy, waits for its turn ([`DeviceQueue::turn`]). Reads of partitions are jobs
 //! ([`DeviceQueue::load`]), which the threads of the device carry out.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt::Display;
 use std::io;
 use std::path::PathBuf;
@@ -31,6 +31,9 @@ pub(crate) const STEP: u64 = 4 << 20;
 /// How long somebody waits who is told that too much waits, and how often who waits looks whether it is over.
 const LATER: Duration = Duration::from_millis(10);
 const LOOK: Duration = Duration::from_secs(1);
+
+/// A device with something that takes so long does nothing.
+pub(crate) const STUCK: Duration = Duration::from_secs(10);
 
 /// A run in a file.
 pub(crate) struct FileRun {
@@ -157,6 +160,28 @@ impl Devices {
             standing: lock(&queue.state).device.standing(),
         });
         stats.collect()
+    }
+
+    /// What is to be read or written at devices that have done nothing for so long, and whether each device does
+    /// nothing.
+    pub(crate) fn stuck(&self, age: Duration) -> (BTreeSet<u64>, Vec<bool>) {
+        let now = awake::now();
+        let stuck = self.queues.iter();
+        let stuck = stuck.map(|queue| lock(&queue.state).device.stuck(now, age));
+        let stuck: Vec<Vec<u64>> = stuck.collect();
+        let are = stuck.iter().map(|runs| !runs.is_empty()).collect();
+        (stuck.into_iter().flatten().collect(), are)
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// The number of a queue among those of all devices.
+    pub(crate) fn number(&self, queue: &Arc<DeviceQueue>) -> Option<usize> {
+        self.queues
+            .iter()
+            .position(|other| Arc::ptr_eq(other, queue))
     }
 
     /// Requests that wait.
@@ -298,7 +323,11 @@ impl State {
 
 impl DeviceQueue {
     fn weight(&self) -> u32 {
-        let weight = lock(&self.state).device.weight();
+        let state = lock(&self.state);
+        if !state.device.stuck(awake::now(), STUCK).is_empty() {
+            return 1;
+        }
+        let weight = state.device.weight();
         // What a device does is divided among its directories.
         (weight / self.directories.len().max(1) as u32).max(1)
     }

@@ -1,17 +1,19 @@
-//! Runs in files: one thread writes and removes them, one puts batches together again, and the threads of the
-//! [devices](crate::devices) read.
+//! Runs in files: one thread writes them, and others while it waits for a device that does nothing. One of each device
+//! removes them, one puts batches together again, and the threads of the [devices](crate::devices) read.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
+use treadle_reactor::awake;
 use treadle_reactor::thread::{self, caught, lock};
 use treadle_shuffle::{Access, BatchId, Config, Outcome, Push, ServerId, ShuffleId, Tenant};
 use treadle_volume::{File, Options, Volume, VolumeError};
 
-use crate::devices::{DeviceQueue, DeviceStats, Devices, FileRun, Load, Place, STEP};
+use crate::devices::{DeviceQueue, DeviceStats, Devices, FileRun, Load, Place, STEP, STUCK};
 use crate::held::{Filed, Held};
 use crate::reports::Reports;
 use crate::run::{Batch, Kept, Part, Rebuilt, Run, write};
@@ -20,15 +22,19 @@ use crate::{Activity, Inner};
 /// The ending of the names of files.
 const LABEL: &str = "shuffle";
 
-/// A job of the thread that writes.
-enum Job {
-    Spill {
-        run: u64,
-        shuffle: ShuffleId,
-        tenant: Tenant,
-        batches: Vec<Batch>,
-    },
-    Drop(u64),
+/// Threads that write: the core has one run written at a time, and another one while that is stuck.
+const WRITERS: usize = 5;
+/// A run of which nothing was written for so long is written elsewhere.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often it is looked whether devices do nothing.
+const WATCH: Duration = Duration::from_secs(1);
+
+/// A job of a thread that writes.
+struct Spill {
+    run: u64,
+    shuffle: ShuffleId,
+    tenant: Tenant,
+    batches: Vec<Batch>,
 }
 
 /// A batch that is to be put together again for another copy.
@@ -57,8 +63,10 @@ pub(crate) struct Disk {
 }
 
 struct Threads {
-    jobs: Sender<Job>,
+    spills: Sender<Spill>,
     restores: Sender<Restore>,
+    /// The thread that watches ends with it.
+    _watch: Sender<()>,
 }
 
 /// What its threads share.
@@ -68,6 +76,18 @@ pub(crate) struct Shared {
     held: Arc<Held>,
     files: OnceLock<(Volume, Devices)>,
     runs: Mutex<HashMap<u64, Arc<FileRun>>>,
+    writing: Mutex<Writing>,
+    /// Who removes the files of each device.
+    removals: OnceLock<Vec<Sender<Arc<FileRun>>>>,
+}
+
+/// Runs that are being written.
+#[derive(Default)]
+struct Writing {
+    /// When the last piece of each was written.
+    since: HashMap<u64, Duration>,
+    /// Those that are not wanted any more.
+    dropped: HashSet<u64>,
 }
 
 impl Shared {
@@ -85,6 +105,46 @@ impl Shared {
     fn find(&self, run: u64) -> Option<Arc<FileRun>> {
         lock(&self.runs).get(&run).cloned()
     }
+
+    /// Removes a file, once nobody reads it: a device that does nothing holds up no other.
+    fn remove(&self, run: Arc<FileRun>) {
+        let devices = self.files.get().map(|(_, devices)| devices);
+        let number = devices.and_then(|devices| devices.number(&run.queue));
+        let removal = number.and_then(|number| self.removals.get()?.get(number));
+        // Where there is no thread, it is removed here.
+        if let Some(removal) = removal {
+            let _ = removal.send(run);
+        }
+    }
+
+    /// The runs at devices that do nothing.
+    fn stuck(&self) -> BTreeSet<u64> {
+        let now = awake::now();
+        let writing = lock(&self.writing);
+        let since = writing.since.iter();
+        // It waits for its turn, too.
+        let stuck = since.filter(|(_, since)| now.saturating_sub(**since) >= PATIENCE);
+        let mut stuck: BTreeSet<u64> = stuck.map(|(&run, _)| run).collect();
+        let being_written: Vec<u64> = writing.since.keys().copied().collect();
+        drop(writing);
+        if let Some((_, devices)) = self.files.get() {
+            let (waiting, are) = devices.stuck(STUCK);
+            stuck.extend(waiting);
+            if !are.contains(&false) {
+                // There is no other device to write to.
+                stuck.retain(|run| !being_written.contains(run));
+            }
+            if are.contains(&true) {
+                let runs = lock(&self.runs);
+                let there = runs.iter().filter(|(_, run)| {
+                    let number = devices.number(&run.queue);
+                    number.is_some_and(|number| are[number])
+                });
+                stuck.extend(there.map(|(&number, _)| number));
+            }
+        }
+        stuck
+    }
 }
 
 impl Disk {
@@ -95,6 +155,8 @@ impl Disk {
             held,
             files: OnceLock::new(),
             runs: Mutex::default(),
+            writing: Mutex::default(),
+            removals: OnceLock::new(),
         };
         Self {
             shared: Arc::new(shared),
@@ -117,12 +179,19 @@ impl Disk {
         if self.threads.is_none() {
             self.threads = self.start(inner);
         }
-        self.put(Job::Spill {
+        lock(&self.shared.writing).since.insert(run, awake::now());
+        let job = Spill {
             run,
             shuffle,
             tenant,
             batches,
-        })
+        };
+        let threads = self.threads.as_ref();
+        let is_sent = threads.is_some_and(|threads| threads.spills.send(job).is_ok());
+        if !is_sent {
+            lock(&self.shared.writing).since.remove(&run);
+        }
+        is_sent
     }
 
     /// Starts to read a partition from a run.
@@ -164,12 +233,17 @@ impl Disk {
 
     /// Removes a run.
     pub(crate) fn remove(&self, run: u64) {
-        self.put(Job::Drop(run));
-    }
-
-    fn put(&self, job: Job) -> bool {
-        let threads = self.threads.as_ref();
-        threads.is_some_and(|threads| threads.jobs.send(job).is_ok())
+        {
+            let mut writing = lock(&self.shared.writing);
+            if writing.since.contains_key(&run) {
+                writing.dropped.insert(run);
+                return;
+            }
+        }
+        let removed = lock(&self.shared.runs).remove(&run);
+        if let Some(removed) = removed {
+            self.shared.remove(removed);
+        }
     }
 
     /// Removes all files, and ends the threads.
@@ -186,13 +260,23 @@ impl Disk {
             reports: Reports(Weak::clone(inner)),
             shared: Arc::clone(&self.shared),
         };
-        let (jobs, queue) = channel();
-        let writer = worker();
-        thread::start("treadle-shuffle-file", move || writer.write_all(&queue)).ok()?;
+        let (spills, queue) = channel();
+        let queue = Arc::new(Mutex::new(queue));
+        for _ in 0..WRITERS {
+            let (writer, queue) = (worker(), Arc::clone(&queue));
+            thread::start("treadle-shuffle-file", move || writer.write_all(&queue)).ok()?;
+        }
+        let watch = worker();
+        let (ends, end) = channel::<()>();
+        thread::start("treadle-shuffle-watch", move || watch.watch(&end)).ok()?;
         let (restores, queue) = channel();
         let copier = worker();
         thread::start("treadle-shuffle-copy", move || copier.copy_all(&queue)).ok()?;
-        Some(Threads { jobs, restores })
+        Some(Threads {
+            spills,
+            restores,
+            _watch: ends,
+        })
     }
 }
 
@@ -235,22 +319,34 @@ impl Kept for InFile {
 }
 
 impl Worker {
-    fn write_all(self, queue: &Receiver<Job>) {
-        while let Ok(job) = queue.recv() {
-            let done = caught(|| match job {
-                Job::Spill {
-                    run,
-                    shuffle,
-                    tenant,
-                    batches,
-                } => self.spill(run, (shuffle, tenant), batches),
-                Job::Drop(run) => {
-                    let removed = lock(&self.shared.runs).remove(&run);
-                    drop(removed);
-                }
-            });
+    fn write_all(self, queue: &Mutex<Receiver<Spill>>) {
+        loop {
+            // Whoever waits for a job has the lock, and the others wait for that one.
+            let job = lock(queue).recv();
+            let Ok(Spill {
+                run,
+                shuffle,
+                tenant,
+                batches,
+            }) = job
+            else {
+                return;
+            };
+            let done = caught(|| self.spill(run, (shuffle, tenant), batches));
             if !self.reports.goes_on(done) {
                 return;
+            }
+        }
+    }
+
+    /// Says which runs are at devices that do nothing, whenever others are.
+    fn watch(self, end: &Receiver<()>) {
+        let mut said = BTreeSet::new();
+        while let Err(RecvTimeoutError::Timeout) = end.recv_timeout(WATCH) {
+            let stuck = self.shared.stuck();
+            if stuck != said {
+                said.clone_from(&stuck);
+                self.reports.stuck(stuck);
             }
         }
     }
@@ -287,8 +383,19 @@ impl Worker {
         // Mapped memory: this lets its owner use it again.
         drop(batches);
         let written = written.map(|written| {
-            lock(&self.shared.runs).insert(run, Arc::new(written));
+            let written = Arc::new(written);
+            let mut writing = lock(&self.shared.writing);
+            writing.since.remove(&run);
+            match writing.dropped.remove(&run) {
+                true => self.shared.remove(written),
+                false => _ = lock(&self.shared.runs).insert(run, written),
+            }
         });
+        if written.is_err() {
+            let mut writing = lock(&self.shared.writing);
+            writing.since.remove(&run);
+            writing.dropped.remove(&run);
+        }
         self.reports.spilled(run, shuffle, bytes, written);
     }
 
@@ -311,6 +418,9 @@ impl Worker {
             let bytes = pieces.iter().map(|piece| piece.len() as u64).sum();
             let append = || file.append(pieces).map(drop);
             let written = queue.turn(place, (Access::Write, bytes), outcome, append);
+            if let Some(since) = lock(&self.shared.writing).since.get_mut(&run) {
+                *since = awake::now();
+            }
             written.map_err(|error| error.map_or_else(ended, |error| error.to_string()))
         })?;
         let kept = InFile {
@@ -342,7 +452,19 @@ impl Worker {
         let volume = Volume::open(options).map_err(|error| error.to_string())?;
         let devices = Devices::start(&volume, config, &self.reports.0, held);
         let devices = devices.map_err(|error| error.to_string())?;
-        Ok(files.get_or_init(|| (volume, devices)))
+        // Another thread may have been faster.
+        let files = files.get_or_init(|| (volume, devices));
+        let removals = files.1.count();
+        self.shared.removals.get_or_init(|| {
+            let removals = (0..removals).map_while(|_| {
+                let (removal, queue) = channel::<Arc<FileRun>>();
+                let remove = move || queue.into_iter().for_each(drop);
+                let started = thread::start("treadle-shuffle-remove", remove);
+                started.ok().map(|_| removal)
+            });
+            removals.collect()
+        });
+        Ok(files)
     }
 }
 

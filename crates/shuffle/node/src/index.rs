@@ -29,6 +29,18 @@ impl Index {
         }
     }
 
+    /// All that is kept, for who reads the same run elsewhere.
+    pub(crate) fn begins(&self) -> &[(u32, u32, u64)] {
+        &self.begins
+    }
+
+    /// The same there. `None`: it is none.
+    pub(crate) fn of(begins: Vec<(u32, u32, u64)>) -> Option<Self> {
+        let is_one = begins.is_sorted_by(|one, other| (one.0, one.1) < (other.0, other.1))
+            && begins.is_sorted_by(|one, other| one.2 < other.2);
+        is_one.then_some(Self { begins, last: None })
+    }
+
     /// The partitions that have rows, in order.
     pub(crate) fn partitions(&self) -> impl Iterator<Item = u32> + '_ {
         let mut last = None;

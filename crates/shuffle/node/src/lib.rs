@@ -16,6 +16,7 @@
 //! | `reports` | what the threads of both say to the plane |
 //! | `held` | how many bytes of rows are in memory |
 //! | `merged` | the pieces of many batches in one order |
+//! | `inventory` | what a copy in a remote store consists of, for who adopts it |
 //! | `stored`, `index` | the batches of a group in memory; where the rows of a run are |
 //! | `read_rows` | the rows of a partition, as a reader gets them |
 //! | `memory` | the plane's part of the worker's memory, and the memory of a process that is a server |
@@ -27,7 +28,9 @@
 //! | those of tasks | gather rows, compute digests, wait |
 //! | those of the service host | receive pushes of other workers, send rows |
 //! | `treadle-shuffle` | receives answers of other workers, and runs timers |
-//! | `treadle-shuffle-file`, `-copy` | write files; put batches of files together again |
+//! | `treadle-shuffle-file`, `-copy` | write files: one, and others while its device does nothing; put batches of files together again |
+//! | `treadle-shuffle-remove` | removes files: one of each device |
+//! | `treadle-shuffle-watch` | notices devices that do nothing |
 //! | `treadle-shuffle-disk` | read files: one or four of each device |
 //! | `treadle-remote-…` | write and read objects of a remote store |
 
@@ -40,6 +43,7 @@ mod gathering;
 mod held;
 mod incoming;
 mod index;
+mod inventory;
 mod machines;
 mod memory;
 mod merged;

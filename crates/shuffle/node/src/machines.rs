@@ -16,8 +16,8 @@ use treadle_reactor::awake;
 use treadle_rows::Batch;
 use treadle_shuffle::{
     AttemptId, BatchId, Config, ConnectionId, FromServer, GroupId, LinkId, Push, Reader,
-    ReaderEvent, Server, ServerEvent, ServerId, ShuffleId, Tenant, ToMaster, ToNode, ToServer,
-    Transfer, Usage, Writer, WriterEvent,
+    ReaderEvent, Remote, Server, ServerEvent, ServerId, ShuffleId, Tenant, ToMaster, ToNode,
+    ToServer, Transfer, Usage, Writer, WriterEvent,
 };
 use treadle_shuffle_remote::Store;
 
@@ -159,8 +159,11 @@ impl Machines {
             arrived: None,
             incoming: Incoming::new(Arc::clone(held)),
             outgoing: Outgoing::new(address, Arc::clone(held)),
+            remote: store.map(|store| {
+                let is_shared = config.remote == Remote::First;
+                RemoteRuns::new(store, is_shared, Arc::clone(held))
+            }),
             disk: Disk::new(files, config, Arc::clone(held)),
-            remote: store.map(|store| RemoteRuns::new(store, Arc::clone(held))),
             held: Arc::clone(held),
             process: Arc::clone(process),
             loading: HashMap::new(),

@@ -1,15 +1,18 @@
 //! Runs in a remote store: one thread writes them, several read them, since each request takes long, and one puts
-//! batches together again.
+//! batches together again. What a copy consists of is an object, too: its inventory.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
 
 use treadle_reactor::thread::{self, caught, lock};
-use treadle_shuffle::{Push, ServerId, ShuffleId};
-use treadle_shuffle_remote::{Object, RemoteError, Store};
+use treadle_shuffle::{Adopted, GroupId, Inventory, Push, ServerId, ShuffleId};
+use treadle_shuffle_remote::{Folder, Object, RemoteError, Store};
+use treadle_shuffle_wire::InventoryRun;
 
 use crate::held::{Filed, Held};
+use crate::index::Index;
+use crate::inventory;
 use crate::reports::Reports;
 use crate::run::{Batch, Kept, Loaded, Part, Rebuilt, Run, write};
 use crate::{Activity, Inner};
@@ -17,18 +20,36 @@ use crate::{Activity, Inner};
 /// Threads that read.
 const READERS: usize = 8;
 
+/// A copy of a group.
+type CopyName = (ShuffleId, GroupId);
+
 /// A job of a thread that writes.
-struct Spill {
-    run: u64,
-    shuffle: ShuffleId,
-    batches: Vec<Batch>,
+enum Write {
+    Spill {
+        run: u64,
+        shuffle: ShuffleId,
+        batches: Vec<Batch>,
+    },
+    Inventory {
+        number: u64,
+        copy: CopyName,
+        inventory: Inventory,
+        runs: Vec<u64>,
+    },
 }
 
 /// A job of a thread that reads.
-struct Load {
-    load: u64,
-    run: u64,
-    part: Part,
+enum Read {
+    Load {
+        load: u64,
+        run: u64,
+        part: Part,
+    },
+    Inventory {
+        first: u64,
+        copy: CopyName,
+        name: Arc<str>,
+    },
 }
 
 /// A batch that is to be put together again for another copy.
@@ -41,26 +62,39 @@ struct Restore {
 /// Runs by their numbers; `None`: it is being written. What is removed meanwhile is not there any more.
 type Runs = Arc<Mutex<HashMap<u64, Option<Arc<Run>>>>>;
 
+/// Inventories by their numbers; `None`: it is being written.
+type Inventories = Arc<Mutex<HashMap<u64, Option<Object>>>>;
+
+/// The directories of shuffles, as long as an object is there.
+type Folders = Arc<Mutex<HashMap<ShuffleId, Weak<Folder>>>>;
+
 /// The runs of a server in its remote store. Its threads start with the first run.
 pub(crate) struct RemoteRuns {
     store: Store,
+    /// Others may adopt what is written.
+    is_shared: bool,
     held: Arc<Held>,
     runs: Runs,
+    inventories: Inventories,
+    folders: Folders,
     threads: Option<Threads>,
 }
 
 struct Threads {
-    spills: Sender<Spill>,
-    loads: Sender<Load>,
+    writes: Sender<Write>,
+    reads: Sender<Read>,
     restores: Sender<Restore>,
 }
 
 impl RemoteRuns {
-    pub(crate) fn new(store: Store, held: Arc<Held>) -> Self {
+    pub(crate) fn new(store: Store, is_shared: bool, held: Arc<Held>) -> Self {
         Self {
             store,
+            is_shared,
             held,
             runs: Runs::default(),
+            inventories: Inventories::default(),
+            folders: Folders::default(),
             threads: None,
         }
     }
@@ -71,7 +105,7 @@ impl RemoteRuns {
 
     /// Whether a run is here, or on its way here.
     pub(crate) fn has(&self, run: u64) -> bool {
-        lock(&self.runs).contains_key(&run)
+        lock(&self.runs).contains_key(&run) || lock(&self.inventories).contains_key(&run)
     }
 
     /// Starts to write a run. `false`: the threads could not start, or have ended.
@@ -82,29 +116,68 @@ impl RemoteRuns {
         shuffle: ShuffleId,
         batches: Vec<Batch>,
     ) -> bool {
-        if self.threads.is_none() {
-            self.threads = self.start(inner);
-        }
-        let Some(threads) = &self.threads else {
-            return false;
-        };
         lock(&self.runs).insert(run, None);
-        let job = Spill {
+        let job = Write::Spill {
             run,
             shuffle,
             batches,
         };
-        let is_sent = threads.spills.send(job).is_ok();
+        let threads = self.threads(inner);
+        let is_sent = threads.is_some_and(|threads| threads.writes.send(job).is_ok());
         if !is_sent {
             lock(&self.runs).remove(&run);
         }
         is_sent
     }
 
+    /// Starts to write what a copy consists of. `false`: the threads could not start, or have ended.
+    pub(crate) fn write_inventory(
+        &mut self,
+        inner: &Weak<Inner>,
+        number: u64,
+        copy: CopyName,
+        (inventory, runs): (Inventory, Vec<u64>),
+    ) -> bool {
+        lock(&self.inventories).insert(number, None);
+        let job = Write::Inventory {
+            number,
+            copy,
+            inventory,
+            runs,
+        };
+        let threads = self.threads(inner);
+        let is_sent = threads.is_some_and(|threads| threads.writes.send(job).is_ok());
+        if !is_sent {
+            lock(&self.inventories).remove(&number);
+        }
+        is_sent
+    }
+
+    /// Starts to adopt a copy. `false`: the threads could not start, or have ended.
+    pub(crate) fn read_inventory(
+        &mut self,
+        inner: &Weak<Inner>,
+        first: u64,
+        copy: CopyName,
+        name: Arc<str>,
+    ) -> bool {
+        let job = Read::Inventory { first, copy, name };
+        let threads = self.threads(inner);
+        threads.is_some_and(|threads| threads.reads.send(job).is_ok())
+    }
+
+    fn threads(&mut self, inner: &Weak<Inner>) -> Option<&Threads> {
+        if self.threads.is_none() {
+            self.threads = self.start(inner);
+        }
+        self.threads.as_ref()
+    }
+
     /// Starts to read a partition from a run. `false`: the threads have ended.
     pub(crate) fn load(&self, load: u64, run: u64, part: Part) -> bool {
         let threads = self.threads.as_ref();
-        threads.is_some_and(|threads| threads.loads.send(Load { load, run, part }).is_ok())
+        let job = Read::Load { load, run, part };
+        threads.is_some_and(|threads| threads.reads.send(job).is_ok())
     }
 
     /// Starts to put a batch of a run together again. `false`: the threads have ended.
@@ -116,6 +189,17 @@ impl RemoteRuns {
     /// Removes a run, as soon as nobody reads it.
     pub(crate) fn remove(&self, run: u64) {
         lock(&self.runs).remove(&run);
+        lock(&self.inventories).remove(&run);
+    }
+
+    /// Forgets a run. Its object stays.
+    pub(crate) fn leave(&self, run: u64) {
+        if let Some(Some(run)) = lock(&self.runs).remove(&run) {
+            run.kept.leave();
+        }
+        if let Some(Some(object)) = lock(&self.inventories).remove(&run) {
+            object.leave();
+        }
     }
 
     /// Ends the threads. The objects go with the store.
@@ -127,13 +211,16 @@ impl RemoteRuns {
         let worker = || Worker {
             reports: Reports(Weak::clone(inner)),
             store: self.store.clone(),
+            is_shared: self.is_shared,
             held: Arc::clone(&self.held),
             runs: Arc::clone(&self.runs),
+            inventories: Arc::clone(&self.inventories),
+            folders: Arc::clone(&self.folders),
         };
-        let (spills, queue) = channel();
+        let (writes, queue) = channel();
         let writer = worker();
         thread::start("treadle-remote-write", move || writer.write_all(&queue)).ok()?;
-        let (loads, queue) = channel();
+        let (reads, queue) = channel();
         let queue = Arc::new(Mutex::new(queue));
         for _ in 0..READERS {
             let (reader, queue) = (worker(), Arc::clone(&queue));
@@ -143,8 +230,8 @@ impl RemoteRuns {
         let copier = worker();
         thread::start("treadle-remote-copy", move || copier.copy_all(&queue)).ok()?;
         Some(Threads {
-            spills,
-            loads,
+            writes,
+            reads,
             restores,
         })
     }
@@ -154,27 +241,30 @@ impl RemoteRuns {
 struct Worker {
     reports: Reports,
     store: Store,
+    is_shared: bool,
     held: Arc<Held>,
     runs: Runs,
+    inventories: Inventories,
+    folders: Folders,
 }
 
 impl Worker {
-    fn write_all(self, queue: &Receiver<Spill>) {
+    fn write_all(self, queue: &Receiver<Write>) {
         while let Ok(job) = queue.recv() {
-            if !self.reports.goes_on(caught(|| self.spill(job))) {
+            if !self.reports.goes_on(caught(|| self.carry_out(job))) {
                 return;
             }
         }
     }
 
-    fn read_all(self, queue: &Mutex<Receiver<Load>>) {
+    fn read_all(self, queue: &Mutex<Receiver<Read>>) {
         loop {
             // Whoever waits for a job has the lock, and the others wait for that one.
             let job = lock(queue).recv();
             let Ok(job) = job else {
                 return;
             };
-            if !self.reports.goes_on(caught(|| self.load(&job))) {
+            if !self.reports.goes_on(caught(|| self.read(job))) {
                 return;
             }
         }
@@ -196,12 +286,141 @@ impl Worker {
         }
     }
 
-    fn spill(&self, job: Spill) {
-        let Spill {
-            run,
+    fn carry_out(&self, job: Write) {
+        match job {
+            Write::Spill {
+                run,
+                shuffle,
+                batches,
+            } => self.spill(run, shuffle, batches),
+            Write::Inventory {
+                number,
+                copy,
+                inventory,
+                runs,
+            } => {
+                let written = self.describe(number, &inventory, &runs);
+                self.reports.inventory_written(copy, number, written);
+            }
+        }
+    }
+
+    fn read(&self, job: Read) {
+        match job {
+            Read::Load { load, run, part } => self.load(load, run, part),
+            Read::Inventory { first, copy, name } => {
+                let found = self.adopt(copy.0, first, &name);
+                self.reports.inventory_read(copy, first, found);
+            }
+        }
+    }
+
+    /// The directory of a shuffle's objects.
+    fn folder(&self, shuffle: ShuffleId) -> Result<Arc<Folder>, RemoteError> {
+        let mut folders = lock(&self.folders);
+        folders.retain(|_, folder| folder.strong_count() > 0);
+        if let Some(folder) = folders.get(&shuffle).and_then(Weak::upgrade) {
+            return Ok(folder);
+        }
+        let folder = Arc::new(self.store.folder()?);
+        folders.insert(shuffle, Arc::downgrade(&folder));
+        Ok(folder)
+    }
+
+    /// Writes an inventory. Returns its name.
+    fn describe(&self, number: u64, of: &Inventory, runs: &[u64]) -> Result<Arc<str>, String> {
+        let found = runs.iter().map(|&run| self.find(run));
+        let found = found.collect::<Result<Vec<_>, String>>();
+        let written = found.and_then(|found| {
+            let bytes = inventory::encode(of, &found);
+            let folder = self.folder(of.shuffle).map_err(|error| error.to_string())?;
+            let write = || {
+                let mut upload = folder.upload()?;
+                upload.append(&[&bytes])?;
+                upload.finish()
+            };
+            write().map_err(|error: RemoteError| error.to_string())
+        });
+        let mut inventories = lock(&self.inventories);
+        match written {
+            Ok(object) => {
+                let name = object.name().into();
+                if let Some(place) = inventories.get_mut(&number) {
+                    *place = Some(object);
+                }
+                Ok(name)
+            }
+            Err(reason) => {
+                inventories.remove(&number);
+                Err(reason)
+            }
+        }
+    }
+
+    /// Reads an inventory. From now on its objects are of this server.
+    fn adopt(&self, shuffle: ShuffleId, first: u64, name: &str) -> Result<Adopted, String> {
+        let said = |error: RemoteError| error.to_string();
+        let folder = self.store.adopt(name).map_err(said)?;
+        let object = folder.object(name).map_err(said)?;
+        let read = inventory::read(object.length(), |bytes| {
+            object.read_at(0, bytes).map_err(said)
+        });
+        let opened = read.and_then(|(inventory, written)| {
+            let runs = written.into_iter().map(|run| self.open(shuffle, run));
+            Ok((inventory, runs.collect::<Result<Vec<_>, _>>()?))
+        });
+        let (inventory, runs) = match opened {
+            Ok(opened) => opened,
+            Err(reason) => {
+                // Others may be able to read it.
+                object.leave();
+                return Err(reason);
+            }
+        };
+        let batches = runs.iter().map(|run| {
+            let headers = run.headers.iter();
+            let batches = headers.map(|(id, header)| (*id, header.tally, header.length()));
+            batches.collect()
+        });
+        let batches = batches.collect();
+        let mut known = lock(&self.runs);
+        known.extend((first + 1..).zip(runs.into_iter().map(|run| Some(Arc::new(run)))));
+        drop(known);
+        lock(&self.inventories).insert(first, Some(object));
+        Ok(Adopted {
+            inventory,
+            runs: batches,
+        })
+    }
+
+    /// A run that another server has written.
+    fn open(&self, shuffle: ShuffleId, written: InventoryRun) -> Result<Run, String> {
+        let said = |error: RemoteError| error.to_string();
+        let folder = self.store.adopt(&written.name).map_err(said)?;
+        let object = folder.object(&written.name).map_err(said)?;
+        if object.length() != written.length {
+            object.leave();
+            return Err(format!("{} has another length", written.name));
+        }
+        let Some(index) = Index::of(written.begins) else {
+            object.leave();
+            return Err(format!("the index of {} is none", written.name));
+        };
+        let headers = written.headers.into_iter();
+        let kept = InStore {
+            object,
+            _folder: None,
+            _counted: self.held.object(written.length),
+        };
+        Ok(Run {
+            kept: Box::new(kept),
             shuffle,
-            batches,
-        } = job;
+            index,
+            headers: headers.map(|header| (header.batch, header)).collect(),
+        })
+    }
+
+    fn spill(&self, run: u64, shuffle: ShuffleId, batches: Vec<Batch>) {
         let bytes: u64 = batches.iter().map(|(_, bytes, _)| bytes.len() as u64).sum();
         let written = self.reports.timed(Activity::Spill, Some(shuffle), || {
             self.write(shuffle, &batches).map(|run| (run, bytes))
@@ -224,24 +443,30 @@ impl Worker {
     }
 
     fn write(&self, shuffle: ShuffleId, batches: &[Batch]) -> Result<Run, RemoteError> {
-        let mut upload = self.store.upload()?;
+        let folder = match self.is_shared {
+            true => Some(self.folder(shuffle)?),
+            false => None,
+        };
+        let upload = folder.as_ref().map(|folder| folder.upload());
+        let mut upload = upload.unwrap_or_else(|| self.store.upload())?;
         let (index, end) = write(batches, |pieces| upload.append(pieces))?;
         let object = InStore {
             object: upload.finish()?,
+            _folder: folder,
             _counted: self.held.object(end),
         };
         Ok(Run::new(shuffle, batches, index, Box::new(object)))
     }
 
-    fn load(&self, job: &Load) {
-        let found = self.find(job.run);
+    fn load(&self, load: u64, run: u64, part: Part) {
+        let found = self.find(run);
         let shuffle = found.as_ref().ok().map(|run| run.shuffle);
         let loaded = self.reports.timed(Activity::Load, shuffle, || {
-            let loaded: Loaded = found?.pieces(job.part, &self.held)?;
+            let loaded: Loaded = found?.pieces(part, &self.held)?;
             let bytes = loaded.iter().map(|(piece, _)| piece.stored()).sum();
             Ok::<_, String>((loaded, bytes))
         });
-        self.reports.loaded((job.load, job.run), shuffle, loaded);
+        self.reports.loaded((load, run), shuffle, loaded);
     }
 
     fn find(&self, run: u64) -> Result<Arc<Run>, String> {
@@ -253,6 +478,8 @@ impl Worker {
 /// The object of a run.
 struct InStore {
     object: Object,
+    /// It lives as long as an object is there.
+    _folder: Option<Arc<Folder>>,
     _counted: Filed,
 }
 
@@ -264,5 +491,13 @@ impl Kept for InStore {
     fn read_at(&self, at: u64, into: &mut [u8]) -> Result<(), String> {
         let read = self.object.read_at(at, into);
         read.map_err(|error| error.to_string())
+    }
+
+    fn name(&self) -> &str {
+        self.object.name()
+    }
+
+    fn leave(&self) {
+        self.object.leave();
     }
 }

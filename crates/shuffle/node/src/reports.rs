@@ -1,11 +1,12 @@
 //! What the threads that write and read runs say to the plane.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use treadle_reactor::clock;
-use treadle_shuffle::{Limit, Push, ServerId, ShuffleId};
+use treadle_shuffle::{Adopted, GroupId, Limit, Push, ServerId, ShuffleId};
 
 use crate::callbacks::Stopwatch;
 use crate::run::Loaded;
@@ -50,6 +51,41 @@ impl Reports {
                 machines.spilled(run, bytes, written);
             });
         });
+    }
+
+    /// The devices of these runs do nothing.
+    pub(crate) fn stuck(&self, runs: BTreeSet<u64>) {
+        self.say(|inner| inner.with(|machines| machines.stuck(runs)));
+    }
+
+    /// What a copy consists of is in the remote store under this name, or could not be written.
+    pub(crate) fn inventory_written(
+        &self,
+        copy: (ShuffleId, GroupId),
+        number: u64,
+        written: Result<Arc<str>, String>,
+    ) {
+        if let Err(reason) = &written {
+            self.log(&format!("cannot write rows of a shuffle: {reason}"));
+        }
+        let written = written.map_err(Arc::from);
+        self.say(|inner| {
+            inner.with(|machines| machines.inventory_written(copy, number, written));
+        });
+    }
+
+    /// What another server has written was adopted, or could not be.
+    pub(crate) fn inventory_read(
+        &self,
+        copy: (ShuffleId, GroupId),
+        first: u64,
+        found: Result<Adopted, String>,
+    ) {
+        if let Err(reason) = &found {
+            self.log(&format!("cannot adopt rows of a shuffle: {reason}"));
+        }
+        let found = found.ok();
+        self.say(|inner| inner.with(|machines| machines.inventory_read(copy, first, found)));
     }
 
     /// A part of a run was read, or could not be.

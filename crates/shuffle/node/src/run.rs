@@ -45,15 +45,23 @@ pub(crate) trait Kept: Send + Sync {
 
     /// Reads from a position on as many bytes as there is place for.
     fn read_at(&self, at: u64, into: &mut [u8]) -> Result<(), String>;
+
+    /// What it is called, where others can read it, too.
+    fn name(&self) -> &str {
+        ""
+    }
+
+    /// They stay when this goes.
+    fn leave(&self) {}
 }
 
 /// A run, and where everything is in it.
 pub(crate) struct Run {
-    kept: Box<dyn Kept>,
+    pub(crate) kept: Box<dyn Kept>,
     pub(crate) shuffle: ShuffleId,
-    index: Index,
+    pub(crate) index: Index,
     /// The headers of its batches.
-    headers: HashMap<BatchId, Header>,
+    pub(crate) headers: HashMap<BatchId, Header>,
 }
 
 /// Writes batches with `append`. Returns where everything is, and the length.

@@ -16,6 +16,24 @@ pub struct Upload(());
 #[derive(Debug)]
 pub struct Object(());
 
+/// A directory whose objects may have owners in several processes.
+#[derive(Clone, Debug)]
+pub struct Folder(());
+
+impl Folder {
+    /// # Errors
+    /// [`RemoteError::Closed`].
+    pub fn upload(&self) -> Result<Upload, RemoteError> {
+        Err(RemoteError::Closed)
+    }
+
+    /// # Errors
+    /// [`RemoteError::Closed`].
+    pub fn object(&self, _name: &str) -> Result<Object, RemoteError> {
+        Err(RemoteError::Closed)
+    }
+}
+
 impl Store {
     /// Refuses every location.
     ///
@@ -28,6 +46,18 @@ impl Store {
     /// # Errors
     /// [`RemoteError::Closed`].
     pub fn upload(&self) -> Result<Upload, RemoteError> {
+        Err(RemoteError::Closed)
+    }
+
+    /// # Errors
+    /// [`RemoteError::Closed`].
+    pub fn folder(&self) -> Result<Folder, RemoteError> {
+        Err(RemoteError::Closed)
+    }
+
+    /// # Errors
+    /// [`RemoteError::Closed`].
+    pub fn adopt(&self, _object: &str) -> Result<Folder, RemoteError> {
         Err(RemoteError::Closed)
     }
 
@@ -54,6 +84,12 @@ impl Object {
     pub fn length(&self) -> u64 {
         0
     }
+
+    pub fn name(&self) -> &str {
+        ""
+    }
+
+    pub fn leave(&self) {}
 
     /// # Errors
     /// [`RemoteError::Closed`].

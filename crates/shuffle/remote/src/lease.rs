@@ -19,6 +19,14 @@ pub(crate) fn name(pid: u32, random: u64) -> String {
     format!("{PREFIX}{pid}-{random:016x}/")
 }
 
+/// The directory of an object, if it is one of a process.
+pub(crate) fn directory_of(object: &str) -> Option<&str> {
+    let end = object.find('/')? + 1;
+    let (directory, name) = object.split_at(end);
+    let number = name.strip_suffix(".shuffle")?;
+    (is_name(directory) && number.parse::<u64>().is_ok()).then_some(directory)
+}
+
 /// Whether it is the directory of a process.
 pub(crate) fn is_name(directory: &str) -> bool {
     let parts = directory

@@ -28,11 +28,11 @@ mod manifest;
 mod store;
 
 #[cfg(not(feature = "stores"))]
-pub use absent::{Object, Store, Upload};
+pub use absent::{Folder, Object, Store, Upload};
 pub use error::RemoteError;
 pub use location::Location;
 #[cfg(feature = "stores")]
-pub use store::{Object, Store, Upload};
+pub use store::{Folder, Object, Store, Upload};
 
 /// Bytes of a part of an object: it is sent in one request, and read in one.
 pub const PART: usize = 8 << 20;

@@ -32,6 +32,18 @@ pub(crate) enum Kind {
     },
 }
 
+impl Location {
+    /// A number of its URL, which is the same in each process and release. It is never 0.
+    pub fn number(&self) -> u64 {
+        // FNV-1a.
+        let bytes = self.text.bytes();
+        let number = bytes.fold(0xcbf2_9ce4_8422_2325, |number: u64, byte| {
+            (number ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        number.max(1)
+    }
+}
+
 impl FromStr for Location {
     type Err = RemoteError;
 

@@ -1,10 +1,11 @@
 //! A connection to a store: objects are written in parts, read in ranges, and removed.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, Bytes};
@@ -35,6 +36,8 @@ const LONGEST: Duration = Duration::from_secs(2);
 /// Parts of one range that are read at once, and parts of one object that are sent at once.
 const RANGES: usize = 4;
 const SENDING: usize = 4;
+/// Manifests that are renewed at once.
+const RENEWING: usize = 8;
 /// Objects that are removed at once.
 const REMOVING: usize = 4;
 /// The unit of the room for reading.
@@ -66,6 +69,8 @@ struct Parts {
     /// Of this process. It ends in a slash.
     directory: String,
     numbers: AtomicU64,
+    /// Directories beside that one which are renewed, and are not removed: how many owners each has here.
+    folders: Mutex<HashMap<String, usize>>,
     /// How often a read is tried again here. The others are by `operator`.
     retries: usize,
     reading: Semaphore,
@@ -102,11 +107,9 @@ impl Store {
         let parts = Arc::new(Parts {
             operator,
             location: location.clone(),
-            directory: lease::name(
-                std::process::id(),
-                RandomState::new().hash_one(Instant::now()),
-            ),
+            directory: lease::name(std::process::id(), random()),
             numbers: AtomicU64::new(0),
+            folders: Mutex::default(),
             retries,
             reading: Semaphore::new((reading as usize).max(PART) / UNIT),
             removing: Semaphore::new(REMOVING),
@@ -114,7 +117,7 @@ impl Store {
         });
         runtime.block_on(whole(async {
             parts
-                .renew(lease, 0)
+                .renew(&parts.directory, lease, 0)
                 .await
                 .map_err(|error| failed("use", location, &said(&error)))
         }))?;
@@ -133,15 +136,41 @@ impl Store {
         self.0.lease.send_replace(lease);
     }
 
+    /// Makes a directory of its own for objects that another process may adopt.
+    ///
+    /// # Errors
+    /// [`RemoteError`].
+    pub fn folder(&self) -> Result<Folder, RemoteError> {
+        let name = lease::name(std::process::id(), random());
+        Folder::new(self, name, true)
+    }
+
+    /// The directory of an object that another process has written. It lives as long as this is there, also if that
+    /// process has died.
+    ///
+    /// # Errors
+    /// [`RemoteError`], also where it is no name of an object.
+    pub fn adopt(&self, object: &str) -> Result<Folder, RemoteError> {
+        match lease::directory_of(object) {
+            Some(directory) => Folder::new(self, directory.into(), false),
+            None => Err(self.0.parts.no_object(object)),
+        }
+    }
+
     /// Begins to write an object.
     ///
     /// # Errors
     /// [`RemoteError`].
     pub fn upload(&self) -> Result<Upload, RemoteError> {
+        self.upload_to(None)
+    }
+
+    fn upload_to(&self, folder: Option<&Folder>) -> Result<Upload, RemoteError> {
         let parts = &self.0.parts;
         parts.unless_closed()?;
         let number = parts.numbers.fetch_add(1, Ordering::Relaxed);
-        let path = format!("{}{number}.shuffle", parts.directory);
+        let directory = folder.map_or(&parts.directory, |folder| &folder.0.directory);
+        let path = format!("{directory}{number}.shuffle");
         let writer = self.0.wait(async {
             let writer = parts.operator.writer_with(&path).concurrent(SENDING).await;
             writer.map_err(|error| parts.failed("write", &path, &error))
@@ -149,6 +178,7 @@ impl Store {
         Ok(Upload {
             store: self.clone(),
             path,
+            folder: folder.cloned(),
             writer: Some(writer),
             part: Vec::new(),
             length: 0,
@@ -175,6 +205,7 @@ impl Shared {
             return;
         }
         let _ = self.wait(async {
+            // Those with rows that others may adopt are renewed no more.
             let removed = timeout(CLOSING, parts.remove_directory(&parts.directory)).await;
             removed.map_err(|_| RemoteError::Closed)
         });
@@ -211,6 +242,7 @@ impl Drop for Shared {
 pub struct Upload {
     store: Store,
     path: String,
+    folder: Option<Folder>,
     /// `None`: it is finished.
     writer: Option<Writer>,
     part: Vec<u8>,
@@ -279,6 +311,8 @@ impl Upload {
             store: self.store.clone(),
             path: self.path.clone(),
             length: self.length,
+            folder: self.folder.clone(),
+            is_left: AtomicBool::new(false),
         })
     }
 }
@@ -309,12 +343,133 @@ pub struct Object {
     store: Store,
     path: String,
     length: u64,
+    folder: Option<Folder>,
+    is_left: AtomicBool,
+}
+
+/// A directory whose objects may have owners in several processes. Each of them renews its manifest.
+///
+/// If it was made here, it is removed with its last clone and its last object, unless an object was left to others.
+#[derive(Clone)]
+pub struct Folder(Arc<Inside>);
+
+struct Inside {
+    store: Store,
+    directory: String,
+    is_own: bool,
+    is_left: AtomicBool,
+}
+
+impl Folder {
+    fn new(store: &Store, directory: String, is_own: bool) -> Result<Self, RemoteError> {
+        let parts = &store.0.parts;
+        parts.unless_closed()?;
+        let owners = {
+            let mut folders = parts.folders();
+            let owners = folders.entry(directory.clone()).or_default();
+            *owners += 1;
+            *owners
+        };
+        let folder = Self(Arc::new(Inside {
+            store: store.clone(),
+            directory,
+            is_own,
+            is_left: AtomicBool::new(!is_own),
+        }));
+        if owners > 1 {
+            // It is renewed already.
+            return Ok(folder);
+        }
+        let directory = &folder.0.directory;
+        let lease = *store.0.lease.borrow();
+        store.0.wait(async {
+            // Another number than whoever else says something there.
+            let renewed = parts.renew(directory, lease, random()).await;
+            renewed.map_err(|error| parts.failed("write", directory, &error))
+        })?;
+        Ok(folder)
+    }
+
+    /// Begins to write an object.
+    ///
+    /// # Errors
+    /// [`RemoteError`].
+    pub fn upload(&self) -> Result<Upload, RemoteError> {
+        self.0.store.upload_to(Some(self))
+    }
+
+    /// An object that is there. From now on it goes with this owner.
+    ///
+    /// # Errors
+    /// [`RemoteError`]: it is not there, or not in this directory.
+    pub fn object(&self, name: &str) -> Result<Object, RemoteError> {
+        let parts = &self.0.store.0.parts;
+        if lease::directory_of(name) != Some(&self.0.directory) {
+            return Err(parts.no_object(name));
+        }
+        let length = self.0.store.0.wait(async {
+            let found = parts.operator.stat(name).await;
+            let found = found.map_err(|error| parts.failed("look at", name, &error))?;
+            Ok(found.content_length())
+        })?;
+        Ok(Object {
+            store: self.0.store.clone(),
+            path: name.into(),
+            length,
+            folder: Some(self.clone()),
+            is_left: AtomicBool::new(false),
+        })
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let parts = Arc::clone(&self.store.0.parts);
+        let is_last = {
+            let mut folders = parts.folders();
+            let owners = folders.get_mut(&self.directory);
+            let left = owners.map_or(0, |owners| {
+                *owners -= 1;
+                *owners
+            });
+            if left == 0 {
+                folders.remove(&self.directory);
+            }
+            left == 0
+        };
+        let is_left = self.is_left.load(Ordering::Acquire);
+        if self.is_own && is_last && !is_left && !parts.is_closed.load(Ordering::Acquire) {
+            let directory = std::mem::take(&mut self.directory);
+            self.store
+                .0
+                .later(async move { parts.remove_directory(&directory).await });
+        }
+    }
+}
+
+impl fmt::Debug for Folder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Folder({})", self.0.directory)
+    }
 }
 
 impl Object {
     /// Its bytes.
     pub fn length(&self) -> u64 {
         self.length
+    }
+
+    /// What it is called, also in other processes.
+    pub fn name(&self) -> &str {
+        &self.path
+    }
+
+    /// It stays when this is dropped: another process may have adopted it, and so its directory.
+    pub fn leave(&self) {
+        self.is_left.store(true, Ordering::Release);
+        if let Some(folder) = &self.folder {
+            folder.0.is_left.store(true, Ordering::Release);
+        }
     }
 
     /// Reads from a position on as many bytes as there is place for.
@@ -342,6 +497,9 @@ impl Object {
 
 impl Drop for Object {
     fn drop(&mut self) {
+        if self.is_left.load(Ordering::Acquire) {
+            return;
+        }
         let parts = Arc::clone(&self.store.0.parts);
         let path = std::mem::take(&mut self.path);
         self.store.0.later(async move { parts.remove(path).await });
@@ -359,6 +517,18 @@ impl Parts {
         match self.is_closed.load(Ordering::Acquire) {
             true => Err(RemoteError::Closed),
             false => Ok(()),
+        }
+    }
+
+    fn folders(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.folders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn no_object(&self, name: &str) -> RemoteError {
+        RemoteError::Failed {
+            action: "adopt",
+            object: self.named(name),
+            reason: "it is no object of a shuffle server".into(),
         }
     }
 
@@ -416,9 +586,9 @@ impl Parts {
         let _ = self.operator.delete_with(directory).recursive(true).await;
     }
 
-    async fn renew(&self, lease: Duration, renewal: u64) -> Result<(), Error> {
+    async fn renew(&self, directory: &str, lease: Duration, renewal: u64) -> Result<(), Error> {
         let text = Manifest { lease, renewal }.encode();
-        let path = format!("{}{MANIFEST}", self.directory);
+        let path = format!("{directory}{MANIFEST}");
         self.operator.write(&path, text).await.map(drop)
     }
 
@@ -432,7 +602,10 @@ impl Parts {
                 && let Ok(found) = self.directories().await
             {
                 for dead in sweep.look(found, lease, began.elapsed()) {
-                    self.remove_directory(&dead).await;
+                    // It may have been adopted meanwhile.
+                    if !self.folders().contains_key(&dead) {
+                        self.remove_directory(&dead).await;
+                    }
                 }
             }
             // Another lease is said at once.
@@ -442,7 +615,13 @@ impl Parts {
             }
             // If it fails, the next one may do.
             let lease = *said.borrow();
-            let _ = self.renew(lease, renewal).await;
+            let _ = self.renew(&self.directory, lease, renewal).await;
+            let folders: Vec<String> = self.folders().keys().cloned().collect();
+            let renewing = folders.into_iter().map(|folder| async move {
+                let _ = self.renew(&folder, lease, random()).await;
+            });
+            let renewing = stream::iter(renewing).buffer_unordered(RENEWING);
+            renewing.for_each(|()| async {}).await;
         }
     }
 
@@ -454,7 +633,8 @@ impl Parts {
             && found.len() < DIRECTORIES
         {
             let directory = entry.path().to_string();
-            if !lease::is_name(&directory) || directory == self.directory {
+            let is_own = directory == self.directory || self.folders().contains_key(&directory);
+            if !lease::is_name(&directory) || is_own {
                 continue;
             }
             let path = format!("{directory}{MANIFEST}");
@@ -472,6 +652,10 @@ impl Parts {
         }
         Ok(found)
     }
+}
+
+fn random() -> u64 {
+    RandomState::new().hash_one(Instant::now())
 }
 
 /// The client of a store.

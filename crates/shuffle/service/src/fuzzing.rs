@@ -97,6 +97,7 @@ mod tests {
             oldest: 1,
             rack: "r/7".into(),
             host_kind: "ssd".into(),
+            store: 1 << 60,
         };
         let answer = Answer {
             number: 7,

@@ -114,7 +114,8 @@ impl ShuffleServer {
     /// limit cannot be kept. A registry other than a master is not waited for.
     pub fn start(options: ServerOptions, wait: &mut Wait<'_>) -> Result<Self, ServiceError> {
         share_heap();
-        let has_remote = options.remote.is_some();
+        let remote = options.remote.as_ref();
+        let has_remote = remote.is_some();
         refuse_too_little(options.memory, has_remote)?;
         let mut net = options.net.clone();
         let host = ServiceHost::bind(&options.listen, &listening(&net))?;
@@ -136,6 +137,7 @@ impl ShuffleServer {
             host_kind: options.host_kind.clone(),
             weight: options.weight.max(1),
             room: Some(room),
+            store: remote.map_or(0, |(location, _)| location.number()),
             ..joining::hello(&options.name, 0, 1)
         });
         // Before masters give it rows: a store that is away is waited for.

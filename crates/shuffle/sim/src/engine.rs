@@ -150,7 +150,7 @@ impl World {
         self.master(match self.plan.service {
             Some(service) => MasterEvent::Standing {
                 server,
-                standing: service.standing(server.node),
+                standing: self.plan.standing(service, server.node),
             },
             None => MasterEvent::Joined(server),
         })?;
@@ -204,7 +204,7 @@ impl World {
             self.summary.weighed += 1;
             let standing = Standing {
                 weight,
-                ..service.standing(server.node)
+                ..self.plan.standing(service, server.node)
             };
             self.master(MasterEvent::Standing { server, standing })?;
         }
@@ -306,6 +306,10 @@ impl World {
     fn invalidate(&mut self, shuffle: ShuffleId, maps: &Runs, outputs: bool) {
         self.summary.invalidations += 1;
         self.disturbs("maps run again");
+        if self.plan.is_kept && !maps.is_empty() {
+            let text = format!("maps run again, and all rows are in the store: {maps:?}");
+            self.disturbed.get_or_insert(text);
+        }
         let index = job_of(shuffle);
         for map in maps.iter() {
             self.reset(index, Task::Transfer(shuffle, map as u32));

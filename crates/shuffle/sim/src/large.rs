@@ -111,6 +111,7 @@ impl Job {
             let standing = Standing {
                 domain: node % 50,
                 weight: u32::from(node > 0),
+                store: 0,
             };
             let server = ServerId {
                 node,

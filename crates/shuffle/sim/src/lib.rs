@@ -18,6 +18,7 @@ mod plan;
 mod plans_of_masters;
 mod process;
 mod running;
+mod store;
 mod tasks;
 mod world;
 

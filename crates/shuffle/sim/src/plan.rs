@@ -70,6 +70,9 @@ pub(super) enum Fault {
     Reset { place: u32 },
     /// Nothing can be written to the disk of a place.
     Disk { place: u32, length: Duration },
+    /// What is written, or was written, at a place is not written and read for so long: one of its disks does
+    /// nothing.
+    Stuck { place: u32, length: Duration },
     /// A worker is asked to leave; it goes when it holds nothing, or after so long.
     Drain { place: u32, length: Duration },
     /// A server announces other room.
@@ -108,6 +111,8 @@ pub struct Plan {
     pub(super) unreadable: u64,
     /// What is wrong with the remote store, if there is one.
     pub(super) store: Option<Store>,
+    /// What is committed is in the store: no map runs again.
+    pub(super) is_kept: bool,
     /// No job may fail, whatever happens.
     pub(super) must_finish: bool,
     /// A process that says nothing for so long is lost.
@@ -154,13 +159,6 @@ impl Service {
     pub(super) fn is_server(&self, place: u32) -> bool {
         place <= self.servers
     }
-
-    pub(super) fn standing(&self, place: u32) -> Standing {
-        Standing {
-            domain: place % self.domains,
-            weight: u32::from(self.is_server(place)),
-        }
-    }
 }
 
 impl Plan {
@@ -194,6 +192,7 @@ impl Plan {
             flips: if is_damaged { random.pick(&[0, 20]) } else { 0 },
             unreadable: if is_damaged { random.pick(&[0, 3]) } else { 0 },
             store: None,
+            is_kept: false,
             must_finish: false,
             silence: Duration::from_millis(10),
             stopped: None,
@@ -261,6 +260,13 @@ impl Plan {
     /// The same with a remote store, which does what remote stores do.
     pub fn remote(seed: u64) -> Self {
         let mut plan = Self::service(seed);
+        plan.add_store(seed);
+        plan
+    }
+
+    /// A remote store which does what remote stores do, and full disks.
+    pub(super) fn add_store(&mut self, seed: u64) {
+        let plan = self;
         let mut random = Random::new(seed ^ 0x4e30_7e00);
         plan.config.remote = random.pick(&[Remote::WhenFull, Remote::First]);
         plan.budget = random.pick(&[600, 2_000]);
@@ -278,7 +284,6 @@ impl Plan {
             let fault = Fault::Disk { place, length };
             plan.faults.push((random.micros(0, 20_000), fault));
         }
-        plan
     }
 
     /// Servers have more or less room, none, and room again: seldom, or all the time. In the end all have
@@ -367,6 +372,19 @@ impl Plan {
         plan
     }
 
+    /// One job on four servers with little memory, of which one has a disk that does nothing from a moment on, for
+    /// longer than anybody waits.
+    pub fn stuck(at: u64) -> Self {
+        let mut plan = Self::full_disk(at);
+        plan.faults.clear();
+        let fault = Fault::Stuck {
+            place: (at % 4 + 1) as u32,
+            length: Duration::from_secs(50),
+        };
+        plan.faults.push((Duration::from_micros(200 * at), fault));
+        plan
+    }
+
     /// One job on four servers with little memory. None can write to its disk, and all have a remote store.
     pub fn full_disks(seed: u64) -> Self {
         let mut plan = Self::full_disk(seed);
@@ -380,6 +398,71 @@ impl Plan {
             let length = Duration::from_secs(100);
             let fault = Fault::Disk { place, length };
             plan.faults.push((Duration::ZERO, fault));
+        }
+        plan
+    }
+
+    /// One job on four servers that keep all rows in a remote store. Some time after the commit all are killed, one
+    /// after another, then who has read the outputs: all are read again. At the same moment a server is asked to
+    /// leave, or is cut off and goes on.
+    pub fn uploaded(at: u64) -> Self {
+        let mut plan = Self::bare(at, 4, 2);
+        plan.must_finish = true;
+        plan.is_kept = true;
+        plan.config.remote = Remote::First;
+        plan.config.run = 300;
+        plan.budget = [600, 1 << 20][(at % 2) as usize];
+        plan.store = Some(Store {
+            slow: [200, 2_000][(at / 2 % 2) as usize],
+            ..Store::default()
+        });
+        plan.jobs.push(Job {
+            hold: Duration::from_millis(500),
+            ..Job::plain(16, 16, 60)
+        });
+        let noticed = Duration::from_micros(300);
+        let begin = Duration::from_millis(200) + Duration::from_micros(170 * at);
+        let mut when = begin;
+        for turn in 0..8 {
+            let place = ((at + turn) % 4 + 1) as u32;
+            let back = Duration::from_micros(500);
+            let fault = match (at + turn) % 3 {
+                0 => Fault::Drain {
+                    place,
+                    length: Duration::from_millis(15),
+                },
+                1 => Fault::Pause {
+                    place,
+                    length: 2 * plan.silence,
+                },
+                _ => Fault::Kill {
+                    place,
+                    noticed,
+                    back,
+                },
+            };
+            plan.faults.push((when, fault));
+            when += Duration::from_millis(20);
+        }
+        for (turn, place) in (5..8).enumerate() {
+            let back = Duration::from_micros(500);
+            let fault = Fault::Kill {
+                place,
+                noticed,
+                back,
+            };
+            let later = Duration::from_millis(15) * turn as u32;
+            plan.faults.push((begin + later, fault));
+        }
+        plan
+    }
+
+    /// The same with a store that returns other bytes.
+    pub fn altered(at: u64) -> Self {
+        let mut plan = Self::uploaded(at);
+        (plan.must_finish, plan.is_kept) = (false, false);
+        if let Some(store) = &mut plan.store {
+            store.alters = 20;
         }
         plan
     }
@@ -421,6 +504,16 @@ impl Plan {
             ..Job::plain(16, 16, 20)
         });
         plan
+    }
+
+    /// What is known of a process of the service.
+    pub(super) fn standing(&self, service: Service, place: u32) -> Standing {
+        let is_server = service.is_server(place);
+        Standing {
+            domain: place % service.domains,
+            weight: u32::from(is_server),
+            store: u64::from(is_server && self.store.is_some()),
+        }
     }
 
     /// Places with servers: those from 1 on.

@@ -46,6 +46,27 @@ impl Plan {
         plan
     }
 
+    /// The same with a remote store that is slow, refuses, loses and alters, with full disks, and with servers that are
+    /// killed in each plan.
+    pub fn masters_with_store(seed: u64) -> Self {
+        let mut plan = Self::masters(seed);
+        plan.add_store(seed);
+        let mut random = Random::new(seed ^ 0x6b11_0000);
+        if let Some(store) = &mut plan.store {
+            // Masters that are refused ask again and again, for as long as jobs take.
+            (store.slow, store.refuses) = (store.slow.min(2_000), store.refuses.min(20));
+        }
+        for application in &mut plan.masters {
+            application.is_undisturbed = false;
+        }
+        for _ in 0..random.between(1, 4) {
+            let at = random.micros(5_000, 60_000);
+            let fault = plan.draw_server_fault(&mut random);
+            plan.faults.push((at, fault));
+        }
+        plan
+    }
+
     /// Three applications on three servers. The first one stands still for longer than its lease from each of
     /// many moments on, and another one takes its place meanwhile.
     pub fn replaced(at: u64) -> Self {

@@ -13,11 +13,13 @@ use treadle_shuffle::{
 use crate::data::{Batch, tally};
 use crate::engine::Up;
 use crate::running::Running;
+use crate::store::{CopyName, Described};
 use crate::tasks::{Failure, Rows, Task, Value};
 use crate::world::{Item, Pid, World};
 use treadle_sim_kernel::Link;
 use treadle_types::Runs;
 
+pub(super) type Content = Vec<(BatchId, Batch)>;
 type BatchName = (ShuffleId, GroupId, BatchId);
 /// What was read from a run for a partition.
 type Found = Vec<(ReadPiece, Vec<u64>)>;
@@ -54,10 +56,14 @@ pub(super) struct Process {
     pub(super) is_mute: bool,
     store: BTreeMap<BatchName, Batch>,
     /// Files that are being written, and files.
-    writing: BTreeMap<u64, Vec<(BatchId, Batch)>>,
-    runs: BTreeMap<u64, Vec<(BatchId, Batch)>>,
-    /// Those of both that are in the remote store.
-    remote: BTreeSet<u64>,
+    writing: BTreeMap<u64, Content>,
+    pub(super) runs: BTreeMap<u64, Content>,
+    /// Those of both that are in the remote store, and inventories: the numbers of their objects.
+    pub(super) remote: BTreeMap<u64, u64>,
+    /// Inventories that are being written.
+    pub(super) describing: BTreeMap<u64, (CopyName, Described)>,
+    /// Runs at a disk that does nothing, and until when.
+    pub(super) stuck: BTreeMap<u64, Duration>,
     loading: BTreeSet<u64>,
     loaded: BTreeMap<(u64, u64), Found>,
     /// Until when nothing can be written.
@@ -101,7 +107,9 @@ impl Process {
             store: BTreeMap::new(),
             writing: BTreeMap::new(),
             runs: BTreeMap::new(),
-            remote: BTreeSet::new(),
+            remote: BTreeMap::new(),
+            describing: BTreeMap::new(),
+            stuck: BTreeMap::new(),
             loading: BTreeSet::new(),
             loaded: BTreeMap::new(),
             disk_fails_until: Duration::ZERO,
@@ -163,6 +171,7 @@ impl Process {
             ("batches in memory", self.store.len()),
             ("files", self.runs.len() + self.writing.len()),
             ("objects of the remote store", self.remote.len()),
+            ("inventories", self.describing.len()),
             ("groups to gather", self.wanted.len() + self.gathering.len()),
             ("batches of transfers", self.arenas.len()),
             ("reads of tasks", self.reads.len()),
@@ -248,7 +257,7 @@ impl World {
                 let slowest = match storage {
                     Storage::Local => 1_000,
                     Storage::Remote => {
-                        process.remote.insert(run);
+                        process.remote.insert(run, self.store.number());
                         self.summary.uploads += 1;
                         self.plan.store.ok_or("there is no remote store")?.slow
                     }
@@ -259,12 +268,34 @@ impl World {
             ServerEffect::DropRun(run) => {
                 let whole = process.runs.remove(&run).is_some();
                 let begun = process.writing.remove(&run).is_some();
+                let begun = begun || process.describing.remove(&run).is_some();
                 // One that is being written may become whole, and is removed then.
-                process.remote.remove(&run);
-                if !whole && !begun {
+                let object = process.remote.remove(&run);
+                if let Some(object) = object {
+                    self.store.remove(object);
+                }
+                if !whole && !begun && object.is_none() {
                     return Err(format!("run {run} is dropped, and not there"));
                 }
             }
+            ServerEffect::LeaveRun(run) => {
+                process.runs.remove(&run);
+                let left = process.remote.remove(&run);
+                left.ok_or_else(|| format!("run {run} is left, and not there"))?;
+            }
+            ServerEffect::WriteInventory {
+                shuffle,
+                group,
+                number,
+                inventory,
+                runs,
+            } => self.write_inventory(pid, (shuffle, group), number, (inventory, runs))?,
+            ServerEffect::ReadInventory {
+                shuffle,
+                group,
+                first,
+                name,
+            } => self.read_inventory(pid, (shuffle, group), first, &name)?,
             ServerEffect::Load {
                 load,
                 run,
@@ -273,7 +304,10 @@ impl World {
                 ..
             } => {
                 process.loading.insert(load);
-                let store = self.plan.store.filter(|_| process.remote.contains(&run));
+                let store = self
+                    .plan
+                    .store
+                    .filter(|_| process.remote.contains_key(&run));
                 let slowest = store.map_or(500, |store| store.slow);
                 let time = self.kernel.random.micros(20, slowest);
                 let item = Item::Loaded(pid, (load, run), partition, maps);
@@ -333,10 +367,28 @@ impl World {
         Ok(())
     }
 
+    /// A disk of a process does nothing for so long.
+    pub(super) fn stick(&mut self, pid: Pid, length: Duration) -> Result<(), String> {
+        let until = self.kernel.now() + length;
+        let process = &mut self.procs[pid];
+        let runs = process.runs.keys().chain(process.writing.keys());
+        let runs: BTreeSet<u64> = runs.copied().collect();
+        process.stuck = runs.iter().map(|&run| (run, until)).collect();
+        self.kernel.schedule(length, Item::Unstuck(pid));
+        self.server(pid, ServerEvent::Stuck(runs))
+    }
+
     pub(super) fn spilled(&mut self, pid: Pid, run: u64) -> Result<(), String> {
         let now = self.kernel.now();
+        if let Some(&until) = self.procs[pid].stuck.get(&run) {
+            self.kernel.schedule_at(until, Item::Spilled(pid, run));
+            return Ok(());
+        }
         let process = &mut self.procs[pid];
-        let store = self.plan.store.filter(|_| process.remote.contains(&run));
+        let store = self
+            .plan
+            .store
+            .filter(|_| process.remote.contains_key(&run));
         let is_written = match store {
             Some(store) => !self.kernel.random.chance(store.refuses),
             None => now >= process.disk_fails_until,
@@ -347,6 +399,9 @@ impl World {
         if let Some(content) = process.writing.remove(&run)
             && is_written
         {
+            if let Some(&object) = process.remote.get(&run) {
+                self.store.put(object, content.clone());
+            }
             process.runs.insert(run, content);
         }
         self.summary.full_disks += u64::from(!is_written);
@@ -361,12 +416,18 @@ impl World {
         partition: u32,
         maps: Option<MapRange>,
     ) -> Result<(), String> {
+        if let Some(&until) = self.procs[pid].stuck.get(&run) {
+            let item = Item::Loaded(pid, (load, run), partition, maps);
+            self.kernel.schedule_at(until, item);
+            return Ok(());
+        }
         let mut is_read = !self.kernel.random.chance(self.plan.unreadable);
-        let is_remote = self.procs[pid].remote.contains(&run);
-        let store = self.plan.store.filter(|_| is_remote);
+        let object = self.procs[pid].remote.get(&run).copied();
+        let store = self.plan.store.filter(|_| object.is_some());
         let mut is_altered = false;
         if let Some(store) = store {
             is_read &= !self.kernel.random.chance(store.loses);
+            is_read &= object.is_none_or(|object| self.store.has(object));
             is_altered = self.kernel.random.chance(store.alters);
         }
         let process = &mut self.procs[pid];

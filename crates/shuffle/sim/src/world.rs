@@ -1,6 +1,6 @@
 //! The world: processes, the head, and what happens next.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use treadle_shuffle::{
@@ -15,6 +15,7 @@ use crate::masters::{self, Link};
 use crate::network::Connection;
 use crate::plan::{Fault, Plan};
 use crate::process::Process;
+use crate::store::{CopyName, RemoteStore};
 use crate::tasks::{Job, Rows, Task};
 use treadle_sim_kernel::{self as kernel, Kernel, Random, Trace, World as _};
 
@@ -42,6 +43,9 @@ treadle_sim_kernel::counters! {
         pub spills: u64,
         /// Those that went to the remote store.
         pub uploads: u64,
+        /// Copies that were given up, since one is in the remote store, and those that were adopted from there.
+        pub inventories: u64,
+        pub adopted: u64,
         /// Runs that could not be written.
         pub full_disks: u64,
         /// Parts of runs that were read.
@@ -102,8 +106,11 @@ pub(super) enum Item {
     Gather(Pid, Transfer),
     Gathered(Pid, Transfer, GroupId, Runs),
     Spilled(Pid, u64),
+    InventoryWritten(Pid, u64),
+    InventoryRead(Pid, CopyName, u64, u64),
     Loaded(Pid, (u64, u64), u32, Option<MapRange>),
     Sent(Pid, u64),
+    Unstuck(Pid),
     Raise(Pid, Task, u64),
     CancelRead(Pid, u64),
     Timer(Pid, Duration),
@@ -144,6 +151,8 @@ pub(super) struct World {
     pub(super) links: BTreeMap<LinkId, Link>,
     pub(super) names: u32,
     pub(super) disturbed: Option<String>,
+    /// What is in the remote store.
+    pub(super) store: RemoteStore,
     /// What the maps of each shuffle hold.
     pub(super) sources: BTreeMap<ShuffleId, Source>,
     /// What processes say to an engine that is not of this world, in order.
@@ -296,7 +305,15 @@ impl World {
                 self.gathered(pid, transfer, group, &partitions)
             }
             Item::Spilled(pid, run) => self.spilled(pid, run),
+            Item::InventoryWritten(pid, number) => self.inventory_written(pid, number),
+            Item::InventoryRead(pid, copy, first, object) => {
+                self.inventory_read(pid, copy, first, object)
+            }
             Item::Loaded(pid, load, partition, maps) => self.run_loaded(pid, load, partition, maps),
+            Item::Unstuck(pid) => {
+                self.procs[pid].stuck.clear();
+                self.server(pid, ServerEvent::Stuck(BTreeSet::new()))
+            }
             Item::Sent(pid, load) => self.server(pid, ServerEvent::Sent { load }),
             Item::Raise(pid, task, attempt) => self.raise(pid, task, attempt),
             Item::CancelRead(pid, read) => self.reader(pid, ReaderEvent::Cancel(read)),
@@ -358,6 +375,7 @@ impl World {
             links: BTreeMap::new(),
             names: 0,
             disturbed: None,
+            store: RemoteStore::default(),
             summary: Summary::default(),
         }
     }
@@ -398,8 +416,11 @@ impl World {
             | Item::Gather(pid, _)
             | Item::Gathered(pid, ..)
             | Item::Spilled(pid, _)
+            | Item::InventoryWritten(pid, _)
+            | Item::InventoryRead(pid, ..)
             | Item::Loaded(pid, ..)
             | Item::Sent(pid, _)
+            | Item::Unstuck(pid)
             | Item::Raise(pid, ..)
             | Item::CancelRead(pid, _)
             | Item::Stranger(pid)
@@ -536,6 +557,11 @@ impl World {
                 self.sever(|connection| {
                     procs[connection.client] == place || procs[connection.server] == place
                 });
+            }
+            Fault::Stuck { place, length } => {
+                if let Some(pid) = at(place).filter(|&pid| self.procs[pid].is_alive) {
+                    self.stick(pid, length)?;
+                }
             }
             Fault::Disk { place, length } => {
                 let until = self.kernel.now() + length;

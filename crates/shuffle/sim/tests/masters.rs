@@ -28,6 +28,25 @@ fn the_end_of_one_master_ends_its_shuffles_and_no_others() {
 }
 
 #[test]
+fn masters_end_while_stores_and_disks_fail_and_servers_are_killed() {
+    let replay = "Plan::masters_with_store($N)";
+    let sum = run_seeds(0..400, replay, |seed, trace| {
+        simulate_plan(Plan::masters_with_store(seed), trace)
+    });
+    let counts = [
+        (sum.finished, 400),
+        (sum.orphaned, 80),
+        (sum.uploads, 300),
+        (sum.inventories, 100),
+        (sum.adopted, 10),
+        (sum.full_disks, 100),
+        (sum.damages, 20),
+        (sum.outputs, 2_000),
+    ];
+    assert_happened(&sum, &counts);
+}
+
+#[test]
 fn a_master_that_was_replaced_and_goes_on_harms_nobody() {
     let mut dismissed = 0;
     for at in 0..60 {

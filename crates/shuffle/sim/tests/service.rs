@@ -171,6 +171,22 @@ fn a_server_that_cannot_write_holds_nobody_up() {
 }
 
 #[test]
+fn a_disk_that_does_nothing_holds_nobody_up() {
+    let mut spills = 0;
+    for at in 0..60 {
+        let sum = simulate_plan(Plan::stuck(at), Trace::Off);
+        let sum = sum.unwrap_or_else(|error| panic!("after {at}: {error}"));
+        assert_eq!(
+            (sum.finished, sum.failed, sum.outputs),
+            (1, 0, 16),
+            "{sum:?}"
+        );
+        spills += sum.spills;
+    }
+    assert!(spills > 100, "{spills}");
+}
+
+#[test]
 fn a_remote_store_takes_what_disks_do_not() {
     for seed in 0..8 {
         let sum = simulate_plan(Plan::full_disks(seed), Trace::Off);
@@ -190,11 +206,44 @@ fn a_remote_store_may_be_slow_refuse_lose_and_alter() {
         (sum.finished, 300),
         (sum.outputs, 3_000),
         (sum.uploads, 300),
+        (sum.inventories, 300),
+        (sum.adopted, 10),
         (sum.loads, 1_000),
         (sum.full_disks, 100),
         (sum.damages, 30),
     ];
     assert_happened(&sum, &counts);
+}
+
+#[test]
+fn what_is_in_the_remote_store_outlives_its_servers() {
+    let mut sum = Summary::default();
+    for at in 0..60 {
+        let of = simulate_plan(Plan::uploaded(at), Trace::Off);
+        let of = of.unwrap_or_else(|error| panic!("after {at}: {error}"));
+        assert_eq!((of.finished, of.failed), (1, 0), "after {at}: {of:?}");
+        assert!(
+            of.outputs >= 32,
+            "after {at}: nothing is read again: {of:?}"
+        );
+        sum += of;
+    }
+    assert!(sum.adopted > 200, "{sum:?}");
+    let without = |at, trace| simulate_plan(Plan::uploaded(at), trace);
+    let symptoms = ["all rows are in the store", "nothing was damaged, and yet"];
+    for guard in [Guard::Whole, Guard::Left] {
+        assert_noticed(guard.path(), 60, &symptoms, without);
+    }
+    for at in 0..20 {
+        let of = simulate_plan(Plan::altered(at), Trace::Off);
+        of.unwrap_or_else(|error| panic!("altered, after {at}: {error}"));
+    }
+    let without = |at, trace| simulate_plan(Plan::altered(at), trace);
+    let symptoms = [
+        "it is sealed, and has other rows",
+        "which are not those that it holds",
+    ];
+    assert_noticed(Guard::Adopted.path(), 20, &symptoms, without);
 }
 
 #[test]

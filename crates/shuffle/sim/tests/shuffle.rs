@@ -63,10 +63,13 @@ const SYMPTOMS: [&str; 7] = [
 ];
 
 /// They need the stand-alone service, whose test has them.
-const OF_THE_SERVICE: [Guard; 12] = [
+const OF_THE_SERVICE: [Guard; 15] = [
     Guard::Ownership,
     Guard::Poison,
     Guard::Elsewhere,
+    Guard::Whole,
+    Guard::Left,
+    Guard::Adopted,
     Guard::Lease,
     Guard::Shares,
     Guard::Readers,

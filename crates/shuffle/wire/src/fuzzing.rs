@@ -1,8 +1,8 @@
-//! What the fuzz target calls: any bytes as a message of the shuffle plane, or a receipt.
+//! What the fuzz targets call: any bytes as a message of the shuffle plane, a receipt, or an inventory.
 
 pub mod seeds;
 
-use crate::{Shuffled, decode_shuffled, encode_shuffled};
+use crate::{Shuffled, decode_inventory, decode_shuffled, encode_inventory, encode_shuffled};
 
 /// Takes a message of the shuffle plane apart, or a receipt, and packs what it held again.
 ///
@@ -21,6 +21,17 @@ pub fn shuffled(bytes: &[u8]) {
     again::<treadle_shuffle::Receipt>(bytes);
 }
 
+/// Takes an inventory apart, and packs what it held again.
+///
+/// # Panics
+/// When the decoder breaks its word.
+pub fn inventory(bytes: &[u8]) {
+    if let Some((inventory, runs)) = decode_inventory(bytes) {
+        let again = encode_inventory(&inventory, &runs);
+        assert!(decode_inventory(&again) == Some((inventory, runs)));
+    }
+}
+
 #[cfg(test)]
 #[macro_use]
 #[path = "../../../../fuzz/kept.rs"]
@@ -29,7 +40,8 @@ mod kept;
 
 #[cfg(test)]
 mod tests {
-    use super::seeds::seeds;
+    use super::seeds::{inventories, seeds};
 
     kept!(shuffled, seeds);
+    kept!(inventory, inventories);
 }

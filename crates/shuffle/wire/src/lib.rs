@@ -1,11 +1,14 @@
-//! The messages of the shuffle plane, and receipts, as bytes. The schema is `proto/shuffle.proto`.
+//! The messages of the shuffle plane, receipts, and inventories of copies in a remote store, as bytes. The schema of
+//! the first two is `proto/shuffle.proto`.
 //! Rows are in frames of their own.
 
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
+mod inventory;
 mod shuffled;
 
+pub use inventory::{InventoryRun, decode_inventory, encode_inventory};
 pub use shuffled::{Shuffle, Shuffled, decode_shuffled, encode_shuffled};
 pub use treadle_codec::WireError;
 

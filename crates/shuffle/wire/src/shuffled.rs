@@ -15,7 +15,7 @@ use treadle_shuffle::{
     Answer, ApplicationId, Ask, AttemptId, BatchId, Chosen, Commit, CommitError, Expected, Fetch,
     FromServer, Generation, Group, GroupId, MapRange, MapSet, Plan, Push, ReadPiece, Receipt,
     Refusal, Seal, ServerId, Share, ShuffleId, Tally, Tenant, ToMaster, ToNode, ToServer, Transfer,
-    Usage, Verdict, Winners,
+    Uploaded, Usage, Verdict, Winners,
 };
 use treadle_types::Runs;
 
@@ -88,6 +88,7 @@ wire_struct! { Shuffle:
     Ask => proto::Ask { group, transfer, tally };
     Fetch => proto::Fetch { read, shuffle, generation, group, partition, maps, reader };
     MapRange => proto::MapRange { first, end };
+    Uploaded => proto::Uploaded { inventory, mark };
     Usage => proto::Usage {
         reads, read_bytes, pushed, stored, spilled, loaded, again, failed, gathering, pushing,
         comparing, reading,
@@ -144,16 +145,36 @@ wire_enum! { Shuffle:
             Poisoned: proto::Poisoned { shuffle, group },
             Slow: proto::Slow { shuffle, server },
             Full: proto::Full { shuffle, group },
-            Filled: proto::Filled { shuffle, group, source, is_sealed },
             Measured: proto::Measured { shuffle, group, partitions, sizes },
             Used: proto::Used { shuffle, usage },
         }
-        to { Self::Commit { ask, commit } => to_master::Message::Commit(commit_to_wire(*ask, commit)) }
+        to {
+            Self::Commit { ask, commit } => to_master::Message::Commit(commit_to_wire(*ask, commit)),
+            Self::Filled { shuffle, group, source, is_sealed } => {
+                to_master::Message::Filled(proto::Filled {
+                    shuffle: shuffle.0,
+                    group: Shuffle::to_wire(group),
+                    is_sealed: *is_sealed,
+                    source: Shuffle::to_wire(source),
+                    uploaded: None,
+                })
+            },
+            Self::Uploaded { shuffle, group, uploaded } => {
+                to_master::Message::Filled(proto::Filled {
+                    shuffle: shuffle.0,
+                    group: Shuffle::to_wire(group),
+                    is_sealed: true,
+                    source: Shuffle::to_wire(group),
+                    uploaded: Some(Shuffle::to_wire(uploaded)),
+                })
+            },
+        }
         from(detacher) {
             to_master::Message::Commit(wire) => {
                 let ask = wire.ask;
                 Self::Commit { ask, commit: commit_of_wire(wire, detacher)? }
             },
+            to_master::Message::Filled(wire) => filled_of_wire(wire, detacher)?,
         }
     }
 }
@@ -233,6 +254,7 @@ impl Wire<proto::Assigned, Shuffle> for Group {
             filling: Shuffle::to_wire(&self.filling),
             is_closed: !self.is_open,
             is_split: self.is_split,
+            uploaded: Shuffle::to_wire(&self.uploaded),
         }
     }
 
@@ -244,15 +266,37 @@ impl Wire<proto::Assigned, Shuffle> for Group {
             copies.push(id.server);
         }
         let filling: Option<ServerId> = Wire::<_, Shuffle>::of_wire(wire.filling, detacher)?;
+        let uploaded: Option<Uploaded> = Wire::<_, Shuffle>::of_wire(wire.uploaded, detacher)?;
         Ok(Self {
             id,
             partitions,
             copies,
             filling,
+            uploaded,
             is_open: !wire.is_closed,
             is_split: wire.is_split,
         })
     }
+}
+
+fn filled_of_wire(wire: proto::Filled, detacher: Detacher) -> Result<ToMaster, WireError> {
+    let shuffle = ShuffleId(wire.shuffle);
+    let group = Shuffle::field("group", wire.group, detacher)?;
+    let source = Shuffle::field("source", wire.source, detacher)?;
+    let uploaded: Option<Uploaded> = Wire::<_, Shuffle>::of_wire(wire.uploaded, detacher)?;
+    Ok(match uploaded {
+        Some(uploaded) => ToMaster::Uploaded {
+            shuffle,
+            group,
+            uploaded,
+        },
+        None => ToMaster::Filled {
+            shuffle,
+            group,
+            source,
+            is_sealed: wire.is_sealed,
+        },
+    })
 }
 
 fn commit_to_wire(ask: u64, commit: &Commit) -> proto::Commit {

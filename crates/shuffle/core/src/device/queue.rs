@@ -61,6 +61,10 @@ impl Queue {
         self.len() == 0
     }
 
+    pub(super) fn all(&self) -> impl Iterator<Item = &Waiting> {
+        self.writes.values().chain(self.reads.values())
+    }
+
     pub(super) fn reads(&self) -> impl Iterator<Item = &Waiting> {
         self.reads.values()
     }

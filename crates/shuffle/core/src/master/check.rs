@@ -59,6 +59,12 @@ impl Master {
                 "its server is gone"
             } else if state.copies.is_empty() || has_twice(state) {
                 "it has no copy, or one server has two"
+            } else if state
+                .uploaded
+                .as_ref()
+                .is_some_and(|it| !state.copies.contains(&it.owner))
+            {
+                "nobody keeps what is in the remote store"
             } else if group.epoch > shuffle.generation {
                 "it is of a generation that has not begun"
             } else if state.touched.last().is_some_and(|map| map >= shuffle.maps) {

@@ -196,5 +196,13 @@ impl Master {
             shuffle.tell_late(mem::take(&mut sealing.late), true, effects);
             sealing.answer(id, Ok(generation), effects);
         }
+        // From now on one copy in the remote store is enough.
+        if shuffle
+            .groups
+            .values()
+            .any(|group| group.uploaded.is_some())
+        {
+            self.settle(id, effects);
+        }
     }
 }

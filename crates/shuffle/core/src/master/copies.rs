@@ -13,8 +13,8 @@ use alloc::vec::Vec;
 use treadle_types::Runs;
 
 use crate::config::Guard;
-use crate::master::{Effects, GroupState, Master, Member, Phase, Shuffle};
-use crate::{Group, GroupId, MasterEffect, Plan, ServerId, ShuffleId, ToNode};
+use crate::master::{Effects, GroupState, InStore, Master, Member, Phase, Shuffle};
+use crate::{Group, GroupId, MasterEffect, Plan, ServerId, ShuffleId, ToNode, Uploaded};
 
 /// Where copies can be put.
 #[derive(Debug)]
@@ -45,14 +45,26 @@ impl Places {
     /// The server with the least load for its weight, in another domain than these copies. One that is slow
     /// only if there is no other.
     fn choose(&self, copies: &[ServerId], spoiled: &BTreeSet<ServerId>) -> Option<ServerId> {
+        self.choose_of(copies, spoiled, None)
+    }
+
+    /// The same, of servers that have this remote store.
+    fn choose_of(
+        &self,
+        copies: &[ServerId],
+        spoiled: &BTreeSet<ServerId>,
+        store: Option<u64>,
+    ) -> Option<ServerId> {
         let taken: BTreeSet<u32> = copies.iter().map(|&copy| self.domain(copy)).collect();
         let servers = self.servers.iter().filter(|&(server, (member, _))| {
             let is_apart = !taken.contains(&member.standing.domain);
-            let takes = member.standing.weight > 0 && !member.is_leaving;
-            takes && is_apart && !spoiled.contains(server)
+            // What is adopted takes no room.
+            let takes = (member.standing.weight > 0 || store.is_some()) && !member.is_leaving;
+            let has_store = store.is_none_or(|store| member.standing.store == store);
+            takes && is_apart && has_store && !spoiled.contains(server)
         });
         let scored = servers.map(|(server, &(member, load))| {
-            let weight = u128::from(member.standing.weight);
+            let weight = u128::from(member.standing.weight.max(1));
             let is_slow = self.slow.contains(server);
             (is_slow, (u128::from(load) << 32) / weight, *server)
         });
@@ -111,6 +123,7 @@ impl Master {
 
     /// Copies are gone. A group without any is lost.
     pub(super) fn lose_copies(&mut self, id: ShuffleId, lost: &[GroupId], effects: &mut Effects) {
+        let mut places = self.places();
         let Some(shuffle) = self.shuffles.get_mut(&id) else {
             return;
         };
@@ -125,7 +138,16 @@ impl Master {
             // Whoever pushes to it still would have it at one server only.
             group.is_split = false;
             if group.copies.is_empty() {
-                groups.push(name);
+                match group.adopter(&places) {
+                    Some(server) => {
+                        places.take(server, group.partitions.len());
+                        group.adopted(server);
+                        shuffle.followers.insert(server);
+                    }
+                    None => groups.push(name),
+                }
+            } else {
+                group.forget_upload();
             }
             if let Phase::Sealing(sealing) = &mut shuffle.phase {
                 sealing.awaited.remove(&copy);
@@ -215,8 +237,42 @@ impl Master {
         }
         group.filling = None;
         group.copies.push(copy.server);
+        if let Some(uploaded) = &mut group.uploaded {
+            uploaded.owner = copy.server;
+        }
         self.settle(id, effects);
         self.tell_drained(effects);
+    }
+
+    /// A sealed copy is in the remote store. As soon as it is committed, that is enough.
+    pub(super) fn uploaded(
+        &mut self,
+        id: ShuffleId,
+        copy: GroupId,
+        uploaded: Uploaded,
+        effects: &mut Effects,
+    ) {
+        let member = self.servers.get(&copy.server);
+        let store = member.map_or(0, |member| member.standing.store);
+        let Some(shuffle) = self.shuffles.get_mut(&id) else {
+            return;
+        };
+        let has_epochs = shuffle.has_epochs;
+        let Some((_, group)) = shuffle.holder_mut(copy) else {
+            return;
+        };
+        let is_it = group.copies.contains(&copy.server) && group.compared == Some(uploaded.mark);
+        if !has_epochs || !is_it || store == 0 || group.uploaded.is_some() {
+            return;
+        }
+        // One that is being filled gets batches. Who adopts must have none.
+        group.spoiled.extend(group.filling.take());
+        group.uploaded = Some(InStore {
+            owner: copy.server,
+            store,
+            uploaded,
+        });
+        self.settle(id, effects);
     }
 
     /// A copy is large: transfers that begin now push to another group.
@@ -304,14 +360,28 @@ impl Shuffle {
         if is_written && !self.open_epochs(places) {
             return false;
         }
+        let is_committed = matches!(self.phase, Phase::Committed);
         for group in self.groups.values_mut() {
+            if is_committed && let Some(InStore { owner, .. }) = group.uploaded {
+                group.copies = [owner].into();
+            }
+            let wanted = match group.uploaded {
+                Some(_) => 1,
+                None => self.copies as usize,
+            };
             let firm = group.copies.iter().filter(|&&copy| places.is_firm(copy));
             let firm: Vec<ServerId> = firm.copied().collect();
-            if firm.len() >= self.copies as usize {
+            if firm.len() >= wanted {
                 group.copies = firm;
+                group.forget_upload();
             } else if group.filling.is_none() && !((group.is_open || group.is_split) && is_written)
             {
-                group.filling = places.choose(&firm, &group.avoided());
+                let adopter = group.adopter(places);
+                if adopter.is_none() {
+                    // It is copied as others are.
+                    group.uploaded = None;
+                }
+                group.filling = adopter.or_else(|| places.choose(&firm, &group.avoided()));
                 if let Some(server) = group.filling {
                     places.take(server, group.partitions.len());
                     self.followers.insert(server);
@@ -377,6 +447,7 @@ impl Shuffle {
             partitions: group.partitions.clone(),
             copies: group.copies.clone(),
             filling: group.filling,
+            uploaded: group.uploaded.as_ref().map(|it| it.uploaded.clone()),
             is_open: group.is_open,
             is_split: group.is_split,
         });
@@ -403,6 +474,33 @@ impl Shuffle {
 }
 
 impl GroupState {
+    /// Who gets the copy that is in the remote store, if there is one.
+    fn adopter(&self, places: &Places) -> Option<ServerId> {
+        let store = self.uploaded.as_ref()?.store;
+        let store = Some(store).filter(|&store| store != 0)?;
+        let other = || places.choose_of(&[], &self.avoided(), Some(store));
+        self.filling.or_else(other)
+    }
+
+    /// A server adopts what is in the remote store. It answers nothing before.
+    fn adopted(&mut self, server: ServerId) {
+        self.filling = None;
+        self.copies = [server].into();
+        if let Some(uploaded) = &mut self.uploaded {
+            uploaded.owner = server;
+        }
+    }
+
+    /// What is in the remote store is of no use if nobody keeps it there.
+    fn forget_upload(&mut self) {
+        let copies = &self.copies;
+        let is_gone = |uploaded: &mut InStore| !copies.contains(&uploaded.owner);
+        if self.uploaded.take_if(is_gone).is_some() {
+            // It would have adopted that.
+            self.spoiled.extend(self.filling.take());
+        }
+    }
+
     /// Servers that may not get a copy: those that had one, and those that have one.
     fn avoided(&self) -> BTreeSet<ServerId> {
         self.spoiled.iter().copied().chain(self.holders()).collect()

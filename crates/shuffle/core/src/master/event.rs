@@ -39,6 +39,8 @@ pub struct Standing {
     pub domain: u32,
     /// How much it is to have compared to others. 0: nothing, it only pushes and reads.
     pub weight: u32,
+    /// Which remote store it has: servers with the same number can adopt copies of each other. 0: none.
+    pub store: u64,
 }
 
 /// What happens to a master.

@@ -85,7 +85,9 @@ impl Master {
         let Some(name) = shuffle.name_of(group) else {
             return;
         };
-        if !shuffle.is_sole(name) {
+        // What a copy lacks that is being filled, the others have.
+        let is_filling = shuffle.groups[&name].filling == Some(group.server);
+        if is_filling || !shuffle.is_sole(name) {
             return self.lose_copies(id, &[group], effects);
         }
         if shuffle.repairs < self.config.repairs {

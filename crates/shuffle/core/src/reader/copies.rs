@@ -32,6 +32,7 @@ impl Reader {
             return;
         };
         read.step = Step::Fetching(copy);
+        read.turns += u64::from(read.again_at.take().is_some());
         read.heard_at = self.now;
         effects.push(read.fetch(id, copy, self.tenant));
     }

@@ -25,6 +25,7 @@ impl Server {
                 };
                 self.check_group(shuffle, group, state)?;
                 state.check(Guard::Receipts.holds()).map_err(broken)?;
+                state.check_upload().map_err(broken)?;
                 resident += state.resident().map(|(_, length)| length).sum::<u64>();
             }
         }

@@ -45,6 +45,36 @@ impl Counts {
         }
     }
 
+    /// The maps of a stripe.
+    pub(super) fn stripe(&self) -> u32 {
+        self.stripe
+    }
+
+    /// What was counted elsewhere, by stripe and position. `None`: it is of other partitions.
+    pub(super) fn adopted(
+        partitions: &Runs,
+        stripe: u32,
+        tallies: &[((u32, u32), Tally)],
+    ) -> Option<Self> {
+        let mut counts = Self::new(partitions, stripe.max(1));
+        for &((stripe, at), ref tally) in tallies {
+            let at = at as usize;
+            if at >= counts.partitions {
+                return None;
+            }
+            *counts.place(stripe, at) = *tally;
+        }
+        Some(counts)
+    }
+
+    fn place(&mut self, stripe: u32, at: usize) -> &mut Tally {
+        let count = self.partitions.div_ceil(PAGE);
+        let pages = self.tallies.entry(stripe);
+        let pages = pages.or_insert_with(|| (0..count).map(|_| None).collect());
+        let page = pages[at / PAGE].get_or_insert_with(|| Box::new([Tally::default(); PAGE]));
+        &mut page[at % PAGE]
+    }
+
     /// Adds the pieces of a batch of this map. Those of other partitions are left out.
     pub(super) fn add(&mut self, map: u32, table: &Table) {
         let empty = || {

@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::config::{Guard, RESENDS, pause};
+use crate::server::group::GroupState;
 use crate::server::{ConnectionId, Effects, Server, ServerEffect};
 use crate::{
     BatchId, Expected, FromServer, GroupId, Plan, Push, Refusal, ServerId, ShuffleId, ToMaster,
@@ -46,7 +47,7 @@ impl Server {
         for group in plan
             .groups
             .iter()
-            .filter(|group| group.copies.first() == Some(&me))
+            .filter(|group| group.copies.first() == Some(&me) && group.uploaded.is_none())
         {
             if let Some(server) = group.filling {
                 wanted.insert(group.id.at(me), group.id.at(server));
@@ -261,6 +262,9 @@ impl Server {
         let is_sealed = expected.is_some();
         let held = self.shuffles.get(&shuffle);
         let state = held.and_then(|held| held.groups.get(&group));
+        if state.is_some_and(GroupState::is_adopting) {
+            return;
+        }
         let verdict = state
             .zip(expected.as_ref())
             .map(|(state, expected)| state.compare(expected, Guard::Receipts.holds()));

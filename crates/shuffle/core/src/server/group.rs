@@ -7,6 +7,7 @@ use treadle_types::Runs;
 
 use crate::block::Table;
 use crate::server::counts::Counts;
+use crate::server::upload::Upload;
 use crate::{AttemptId, BatchId, Expected, Place, Push, Tally, Transfer};
 
 /// A group: its batches by attempt, and how many rows each partition has.
@@ -27,6 +28,11 @@ pub(super) struct GroupState {
     pub(super) idle_bytes: u64,
     /// Files that are whole.
     pub(super) runs: BTreeSet<u64>,
+    /// Whether some of them are in files of this server.
+    pub(super) has_files: bool,
+    pub(super) upload: Upload,
+    /// How often its inventory could not be written.
+    pub(super) upload_tries: u32,
     /// What won, once it was compared.
     pub(super) sealed: Option<Expected>,
     pub(super) role: Role,
@@ -92,6 +98,9 @@ impl GroupState {
             next: 0,
             idle_bytes: 0,
             runs: BTreeSet::new(),
+            has_files: false,
+            upload: Upload::Not,
+            upload_tries: 0,
             sealed: None,
             role: Role {
                 takes: true,
@@ -201,6 +210,34 @@ impl GroupState {
         }
         self.idle_bytes -= bytes;
         bytes
+    }
+
+    /// Batches are in a run, or were not written. Returns what is to be dropped from memory.
+    pub(super) fn spilled(
+        &mut self,
+        batches: Vec<BatchId>,
+        run: Option<u64>,
+    ) -> Vec<(BatchId, u64)> {
+        let mut dropped = Vec::new();
+        for id in batches {
+            let Some(batch) = self.batch_mut(id) else {
+                continue;
+            };
+            let (length, arrival) = (batch.length, batch.arrival);
+            if let Some(run) = run {
+                batch.place = Place::Run(run);
+                batch.table = None;
+                dropped.push((id, length));
+                continue;
+            }
+            batch.place = Place::Memory;
+            self.make_idle(id, length, arrival);
+            let attempt = self.attempts.get(&(id.map, id.attempt));
+            if attempt.is_some_and(|attempt| attempt.is_lost) {
+                dropped.extend(self.lose_attempt(id.map, id.attempt));
+            }
+        }
+        dropped
     }
 
     /// One batch in memory of each attempt that has others in files: those came before, and went.

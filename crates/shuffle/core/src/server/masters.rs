@@ -150,7 +150,8 @@ impl Server {
         let ended: BTreeSet<ShuffleId> = held.map(|(&id, _)| id).chain(parked).collect();
         self.masters.remove(link);
         for shuffle in ended {
-            self.close(shuffle, effects);
+            // Another server may have adopted what is in the remote store.
+            self.close(shuffle, true, effects);
         }
     }
 
@@ -178,7 +179,7 @@ impl Server {
         }
         match message {
             ToNode::Plan(plan) => self.plan(link, plan, effects),
-            ToNode::Close(shuffle) => self.close(shuffle, effects),
+            ToNode::Close(shuffle) => self.close(shuffle, false, effects),
             ToNode::Seal(seal) => self.seal(seal, effects),
             ToNode::Committed { .. } => {}
         }

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::format;
 use alloc::string::ToString as _;
 use alloc::sync::Arc;
@@ -11,8 +11,11 @@ use alloc::vec::Vec;
 use crate::server::fill::Fill;
 use crate::server::ledger::{BATCH, Ledger};
 use crate::server::storage::{Remote, Storage, Storages};
-use crate::server::{Effects, Place, Server, ServerEffect};
+use crate::server::{Effects, Server, ServerEffect};
 use crate::{ApplicationId, BatchId, GroupId, ShuffleError, ShuffleId, ToMaster};
+
+/// Runs that are set aside since their disks do nothing, at most.
+const MOST_STUCK: usize = 4;
 
 /// How much there is, and how much there may be.
 #[derive(Debug)]
@@ -37,10 +40,12 @@ pub(super) struct Memory {
     /// What is being written: one run at a time, since disks are fast at large writes that follow one
     /// another.
     pub(super) spilling: Option<Spilling>,
+    /// Runs at disks that do nothing: their batches are written elsewhere.
+    stuck_spills: BTreeSet<u64>,
     /// Batches in memory of transfers that are partly in files, one of each: they keep their arena there.
     pub(super) rests: VecDeque<Rest>,
     next_run: u64,
-    storages: Storages,
+    pub(super) storages: Storages,
 }
 
 /// What is left in memory of the transfers of a group.
@@ -70,6 +75,7 @@ impl Memory {
             fills_want: 0,
             restoring: 0,
             spilling: None,
+            stuck_spills: BTreeSet::new(),
             rests: VecDeque::new(),
             next_run: 0,
             storages: Storages::new(remote),
@@ -124,6 +130,13 @@ impl Memory {
     pub(super) fn is_failing(&self) -> bool {
         let waits = self.is_short() || !self.rests.is_empty() || self.spilling.is_some();
         self.storages.is_failing() && waits
+    }
+
+    /// The first of so many numbers of runs that follow each other.
+    pub(super) fn number(&mut self, count: u64) -> u64 {
+        let first = self.next_run;
+        self.next_run += count;
+        first
     }
 
     /// Whether rows in memory are to go to files.
@@ -196,15 +209,45 @@ impl Server {
                 return;
             }
         }
+        if self.memory.spilling.is_none() && storage == Storage::Remote {
+            self.spill_upload(effects);
+        }
+    }
+
+    /// Begins to write what is to be in the remote store.
+    fn spill_upload(&mut self, effects: &mut Effects) {
+        let mut waiting = self.uploads.iter().filter(|&&(shuffle, group)| {
+            let state = self.shuffles.get(&shuffle);
+            let state = state.and_then(|held| held.groups.get(&group));
+            state.is_some_and(|state| !state.idle.is_empty())
+        });
+        let Some(&(shuffle, group)) = waiting.next() else {
+            return;
+        };
+        self.spill_of((shuffle, group), Storage::Remote, effects);
     }
 
     fn spill_oldest(&mut self, storage: Storage, effects: &mut Effects) -> bool {
-        let groups = self.shuffles.iter_mut().flat_map(|(&shuffle, held)| {
-            let groups = held.groups.iter_mut();
+        let groups = self.shuffles.iter().flat_map(|(&shuffle, held)| {
+            let groups = held.groups.iter();
             groups.map(move |(&id, state)| (shuffle, id, state))
         });
         let largest = groups.max_by_key(|(.., state)| state.idle_bytes);
-        let Some((shuffle, group, state)) = largest else {
+        match largest.map(|(shuffle, group, _)| (shuffle, group)) {
+            Some(name) => self.spill_of(name, storage, effects),
+            None => false,
+        }
+    }
+
+    /// Begins to write the oldest transfers of a group.
+    fn spill_of(
+        &mut self,
+        (shuffle, group): (ShuffleId, GroupId),
+        storage: Storage,
+        effects: &mut Effects,
+    ) -> bool {
+        let held = self.shuffles.get_mut(&shuffle);
+        let Some(state) = held.and_then(|held| held.groups.get_mut(&group)) else {
             return false;
         };
         let run = self.memory.next_run;
@@ -266,6 +309,26 @@ impl Server {
         true
     }
 
+    /// The disks of these runs do nothing: what is being written there is written elsewhere.
+    pub(super) fn set_aside(&mut self, stuck: &BTreeSet<u64>, effects: &mut Effects) {
+        if self.memory.stuck_spills.len() >= MOST_STUCK {
+            return;
+        }
+        let spilling = &mut self.memory.spilling;
+        let Some(spilling) = spilling.take_if(|spilling| stuck.contains(&spilling.run)) else {
+            return;
+        };
+        let (shuffle, group) = (spilling.shuffle, spilling.group);
+        self.memory.stuck_spills.insert(spilling.run);
+        let held = self.shuffles.get_mut(&shuffle);
+        if let Some(state) = held.and_then(|held| held.groups.get_mut(&group)) {
+            // Otherwise it was dropped with its group.
+            effects.push(ServerEffect::DropRun(spilling.run));
+            let dropped = state.spilled(spilling.batches, None);
+            self.drop_batches(shuffle, group, dropped, effects);
+        }
+    }
+
     /// A run is written, or could not be.
     pub(super) fn spilled(
         &mut self,
@@ -273,6 +336,10 @@ impl Server {
         written: Result<(), Arc<str>>,
         effects: &mut Effects,
     ) -> Result<(), ShuffleError> {
+        if self.memory.stuck_spills.remove(&run) {
+            self.unpark(effects);
+            return Ok(());
+        }
         let Some(spilling) = self.memory.spilling.take_if(|spilling| spilling.run == run) else {
             return Err(ShuffleError::NotAwaited);
         };
@@ -287,27 +354,10 @@ impl Server {
         let (shuffle, group) = (spilling.shuffle, spilling.group);
         let held = self.shuffles.get_mut(&shuffle);
         if let Some(state) = held.and_then(|held| held.groups.get_mut(&group)) {
-            let mut dropped = Vec::new();
-            for id in spilling.batches {
-                let Some(batch) = state.batch_mut(id) else {
-                    continue;
-                };
-                let (length, arrival) = (batch.length, batch.arrival);
-                if is_written {
-                    batch.place = Place::Run(run);
-                    batch.table = None;
-                    dropped.push((id, length));
-                    continue;
-                }
-                batch.place = Place::Memory;
-                state.make_idle(id, length, arrival);
-                let attempt = state.attempts.get(&(id.map, id.attempt));
-                if attempt.is_some_and(|attempt| attempt.is_lost) {
-                    dropped.extend(state.lose_attempt(id.map, id.attempt));
-                }
-            }
+            let dropped = state.spilled(spilling.batches, is_written.then_some(run));
             if is_written {
                 state.runs.insert(run);
+                state.has_files |= spilling.storage == Storage::Local;
             } else if is_failing && !state.role.is_sole && !state.is_poisoned {
                 // The other copy goes on, and so can this one with what it has.
                 state.is_poisoned = true;

@@ -120,6 +120,9 @@ impl Server {
         if Guard::Duplicates.holds() && state.batch(push.batch).is_some() {
             return Decision::Have;
         }
+        if state.is_adopting() {
+            return Decision::Refuse(Refusal::Busy);
+        }
         if state.sealed.is_some() && Guard::Attempt.holds() {
             return Decision::Refuse(Refusal::Sealed);
         }
@@ -387,6 +390,9 @@ impl Server {
         let Some(state) = state.and_then(|held| held.groups.get_mut(&group)) else {
             return Answer::Missing;
         };
+        if state.is_adopting() {
+            return Answer::Refused(Refusal::Busy);
+        }
         let map = ask.transfer.map;
         let winner = state.winner(map);
         if state.sealed.is_some() {

@@ -7,6 +7,7 @@ use core::hint::black_box;
 use core::time::Duration;
 
 use crate::config::Guard;
+use crate::server::group::GroupState;
 use crate::server::read_queue::Waiting;
 use crate::server::shares::{Turn, pause_of};
 use crate::server::{ConnectionId, Effects, Place, Sent, Server, ServerEffect};
@@ -149,14 +150,43 @@ impl Server {
         }
     }
 
+    /// Whether a read would wait for a disk that does nothing, and another server has the rows, too.
+    fn is_elsewhere(&self, state: &GroupState) -> bool {
+        let is_stuck = !self.stuck.is_empty() && !state.runs.is_disjoint(&self.stuck);
+        is_stuck && !state.role.is_sole
+    }
+
+    /// The disks of these runs do nothing, and those of others do.
+    pub(super) fn stuck(&mut self, runs: BTreeSet<u64>, effects: &mut Effects) {
+        self.set_aside(&runs, effects);
+        self.stuck = runs;
+        let waits = |reading: &Reading| {
+            let held = self.shuffles.get(&reading.fetch.shuffle);
+            let state = held.and_then(|held| held.groups.get(&reading.group));
+            let mut loaded = reading.loaded.iter();
+            let waits = loaded.any(|(run, pieces)| pieces.is_none() && self.stuck.contains(run));
+            waits && state.is_some_and(|state| self.is_elsewhere(state))
+        };
+        let given_up = self.readings.iter().filter(|(_, reading)| waits(reading));
+        for load in given_up.map(|(&load, _)| load).collect::<Vec<_>>() {
+            self.give_up(load, Refusal::Damaged, effects);
+        }
+        self.unpark(effects);
+        self.relieve(effects);
+    }
+
     /// Too much waits for a disk.
     pub(super) fn unloaded(&mut self, load: u64, effects: &mut Effects) {
+        self.give_up(load, Refusal::Busy, effects);
+    }
+
+    fn give_up(&mut self, load: u64, reason: Refusal, effects: &mut Effects) {
         let Some(reading) = self.readings.remove(&load) else {
             return;
         };
         self.read_budget.give_back(load);
         effects.push(ServerEffect::Forget { load });
-        unread(reading.to, reading.fetch.read, Refusal::Busy, effects);
+        unread(reading.to, reading.fetch.read, reason, effects);
     }
 
     /// Who pays for a read: whoever reads. Releases before do not say it.
@@ -264,8 +294,14 @@ impl Server {
         if Guard::Generation.holds() && !(is_there && is_now) {
             return Err(Refusal::Stale(held.plan.generation));
         }
+        if state.is_adopting() {
+            return Err(Refusal::Busy);
+        }
         if state.sealed.is_none() {
             return Err(Refusal::Unsealed);
+        }
+        if self.is_elsewhere(state) {
+            return Err(Refusal::Damaged);
         }
         Ok(group)
     }

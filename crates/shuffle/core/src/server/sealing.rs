@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use crate::config::Guard;
 use crate::server::group::GroupState;
+use crate::server::upload::Upload;
 use crate::server::{Effects, Server};
 use crate::{AttemptId, Expected, GroupId, Seal, ShuffleId, Tally, ToMaster, Verdict};
 
@@ -23,6 +24,10 @@ impl Server {
         let Some(state) = held.groups.get_mut(&group) else {
             return;
         };
+        if let Upload::Adopting(adopting) = &mut state.upload {
+            adopting.seal = Some(seal);
+            return;
+        }
         let verdict = state.compare(&seal.expected, Guard::Receipts.holds());
         let sealed = ToMaster::Sealed {
             shuffle: seal.shuffle,
@@ -51,6 +56,7 @@ impl Server {
         };
         state.sealed = Some(expected);
         state.index = None;
+        self.want_upload(shuffle, group);
         self.sealed_fill(shuffle, group);
         if !Guard::Attempt.holds() {
             return;

@@ -108,6 +108,14 @@ impl Storages {
         due.min().filter(|_| self.is_failing())
     }
 
+    /// When the remote store is to be tried again, if all runs are to go there.
+    pub(super) fn upload_at(&self) -> Duration {
+        match self.store.failure {
+            Some(_) => self.store.retry_at,
+            None => Duration::ZERO,
+        }
+    }
+
     /// Why nothing could be written anywhere.
     pub(super) fn failure(&self) -> Option<String> {
         let of = |storage| self.health(storage).failure.as_deref();

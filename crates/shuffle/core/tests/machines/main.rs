@@ -9,5 +9,6 @@ mod process;
 mod reader;
 mod reads;
 mod server;
+mod stuck;
 mod support;
 mod writer;

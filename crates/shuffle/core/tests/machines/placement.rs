@@ -12,6 +12,7 @@ fn weigh(head: &mut Head, node: u32, weight: u32) {
     let standing = Standing {
         domain: node,
         weight,
+        store: 0,
     };
     head.event(MasterEvent::Standing {
         server: server_id(node),

@@ -31,7 +31,7 @@ pub(crate) fn is_acked(answer: Option<FromServer>) -> bool {
     matches!(answer, Some(FromServer::Acked { .. }))
 }
 
-fn seal(holder: &mut Holder, plan: &Plan, winners: &[(Transfer, u64)]) -> Verdict {
+pub(crate) fn seal(holder: &mut Holder, plan: &Plan, winners: &[(Transfer, u64)]) -> Verdict {
     seal_as(holder, plan, winners, 0)
 }
 

@@ -1,5 +1,6 @@
 //! What the server here wants of its host: rows that come, are kept, go to files, and are sent.
 
+use std::collections::BTreeSet;
 use std::collections::hash_map::Entry;
 use std::hint::black_box;
 use std::ops::Range;
@@ -9,8 +10,8 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use treadle_reactor::awake;
 use treadle_shuffle::{
-    ConnectionId, FromServer, GroupId, Limit, Place, Push, ReadPiece, Refusal, Sent, ServerEffect,
-    ServerEvent, ServerId, ShuffleId, Storage, Tally, ToMaster, ToServer, Verdict,
+    Adopted, ConnectionId, FromServer, GroupId, Limit, Place, Push, ReadPiece, Refusal, Sent,
+    ServerEffect, ServerEvent, ServerId, ShuffleId, Storage, Tally, ToMaster, ToServer, Verdict,
 };
 
 use crate::Callbacks;
@@ -128,6 +129,43 @@ impl Machines {
                     None => self.disk.remove(run),
                 }
             }
+            ServerEffect::LeaveRun(run) => {
+                self.forget_run(run);
+                if let Some(remote) = self.remote_of(run) {
+                    remote.leave(run);
+                }
+            }
+            ServerEffect::WriteInventory {
+                shuffle,
+                group,
+                number,
+                inventory,
+                runs,
+            } => {
+                let (copy, described) = ((shuffle, group), (inventory, runs));
+                let inner = &self.inner;
+                let is_begun = self
+                    .remote
+                    .as_mut()
+                    .is_some_and(|remote| remote.write_inventory(inner, number, copy, described));
+                if !is_begun {
+                    let written = Err("a thread for objects could not start".into());
+                    self.inventory_written(copy, number, written);
+                }
+            }
+            ServerEffect::ReadInventory {
+                shuffle,
+                group,
+                first,
+                name,
+            } => {
+                let copy = (shuffle, group);
+                let inner = &self.inner;
+                let remote = self.remote.as_mut();
+                if !remote.is_some_and(|remote| remote.read_inventory(inner, first, copy, name)) {
+                    self.inventory_read(copy, first, None);
+                }
+            }
             ServerEffect::Load {
                 load,
                 run,
@@ -211,6 +249,44 @@ impl Machines {
         self.steps.push_back(Step::Server(event));
     }
 
+    /// An inventory was written, or could not be.
+    pub(crate) fn inventory_written(
+        &mut self,
+        (shuffle, group): (ShuffleId, GroupId),
+        number: u64,
+        written: Result<Arc<str>, Arc<str>>,
+    ) {
+        let event = ServerEvent::InventoryWritten {
+            shuffle,
+            group,
+            number,
+            written,
+        };
+        self.steps.push_back(Step::Server(event));
+    }
+
+    /// An inventory was read, or could not be.
+    pub(crate) fn inventory_read(
+        &mut self,
+        (shuffle, group): (ShuffleId, GroupId),
+        first: u64,
+        found: Option<Adopted>,
+    ) {
+        for (run, batches) in (first + 1..).zip(found.iter().flat_map(|found| &found.runs)) {
+            let ids = batches.iter().map(|&(id, ..)| (shuffle, group, id));
+            let ids: Vec<Stored> = ids.collect();
+            self.in_runs.extend(ids.iter().map(|&stored| (stored, run)));
+            self.runs.insert(run, ids);
+        }
+        let event = ServerEvent::InventoryRead {
+            shuffle,
+            group,
+            first,
+            found,
+        };
+        self.steps.push_back(Step::Server(event));
+    }
+
     fn forget_run(&mut self, run: u64) {
         for stored in self.runs.remove(&run).unwrap_or_default() {
             // Another run may have it by now.
@@ -224,6 +300,11 @@ impl Machines {
     pub(crate) fn limited(&mut self, disk: usize, limits: Vec<Limit>) {
         let limited = ServerEvent::Limited { disk, limits };
         self.steps.push_back(Step::Server(limited));
+    }
+
+    /// The devices of these runs do nothing.
+    pub(crate) fn stuck(&mut self, runs: BTreeSet<u64>) {
+        self.steps.push_back(Step::Server(ServerEvent::Stuck(runs)));
     }
 
     /// A run was read.

@@ -195,6 +195,88 @@ fn what_a_dead_process_has_left_is_removed_and_what_others_have_is_not() {
 }
 
 #[test]
+fn what_another_process_has_adopted_outlives_the_one_that_wrote_it() {
+    let (directory, _) = stores("adopted");
+    let location = format!("file://{}", directory.path().display());
+    let location = location.parse().unwrap();
+    let lease = Duration::from_secs(1);
+    let [writer, adopter, other] = [(); 3].map(|()| open(&location, lease));
+    let content = bytes(PART + 1);
+    let folder = writer.folder().unwrap();
+    let write = |content: &[u8]| {
+        let mut upload = folder.upload().unwrap();
+        upload.append(&[content]).unwrap();
+        upload.finish().unwrap()
+    };
+    let (object, beside) = (write(&content), write(&content[..9]));
+    let name = object.name().to_string();
+    let place = directory.path().join(&name);
+    let adopting = adopter.adopt(&name).unwrap();
+    let adopted = adopting.object(&name).unwrap();
+    assert!(adopting.object(beside.name()).is_ok());
+    drop(beside);
+    object.leave();
+    drop((object, folder));
+    writer.close();
+    // It is found dead, and the one that was adopted is not.
+    let dead = directory.path().join("treadle-1-0000000000000001");
+    std::fs::create_dir(&dead).unwrap();
+    until("a dead directory is removed", || !dead.exists());
+    assert!(read(&adopted, 0, content.len()).unwrap() == content);
+    // Whoever adopts it next has it after that one, too.
+    let next = other.adopt(&name).unwrap();
+    let again = next.object(&name).unwrap();
+    adopted.leave();
+    drop((adopted, adopting));
+    adopter.close();
+    std::fs::create_dir(&dead).unwrap();
+    until("a dead directory is removed", || !dead.exists());
+    assert!(read(&again, 0, content.len()).unwrap() == content);
+    drop((again, next));
+    until("it is removed with its last owner", || !place.exists());
+    let left = || std::fs::read_dir(directory.path()).unwrap().count();
+    until("its directory is removed", || left() == 1);
+    for name in [
+        "treadle-1-0000000000000001/manifest",
+        "../treadle-1-0000000000000001/1.shuffle",
+        "treadle-1-0000000000000001/../1.shuffle",
+        "1.shuffle",
+    ] {
+        let refused = other.adopt(name).map(drop).unwrap_err().to_string();
+        assert!(refused.contains("it is no object"), "{refused}");
+    }
+    other.close();
+}
+
+#[test]
+fn a_directory_goes_with_its_last_object_unless_one_is_left() {
+    let (directory, _) = stores("folders");
+    let location = format!("file://{}", directory.path().display());
+    let store = open(&location.parse().unwrap(), LEASE);
+    let left = || std::fs::read_dir(directory.path()).unwrap().count();
+    for is_left in [false, true] {
+        let folder = store.folder().unwrap();
+        let object = {
+            let mut upload = folder.upload().unwrap();
+            upload.append(&[b"rows"]).unwrap();
+            upload.finish().unwrap()
+        };
+        drop(folder);
+        assert_eq!((left(), read(&object, 0, 4)), (2, Ok(b"rows".to_vec())));
+        if is_left {
+            object.leave();
+            drop(object);
+            assert_eq!(left(), 2);
+        } else {
+            drop(object);
+            until("it is removed", || left() == 1);
+        }
+    }
+    store.close();
+    assert_eq!(left(), 1, "what was left may be somebody's");
+}
+
+#[test]
 fn a_store_that_is_not_there_is_named_and_no_secret_is() {
     // Nobody listens at port 1.
     for text in [

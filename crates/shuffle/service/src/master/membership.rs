@@ -98,7 +98,11 @@ impl State {
             true => weight(hello.weight, hello.room.as_ref(), false),
             false => 0,
         };
-        let standing = Standing { domain, weight };
+        let standing = Standing {
+            domain,
+            weight,
+            store: hello.store,
+        };
         let welcome = Welcome {
             id,
             protocol,
@@ -186,11 +190,16 @@ impl State {
             (0, _) => info!(target: treadle_log::SHUFFLE, "shuffle server {name} has room again"),
             _ => {}
         }
+        let store = member.hello.store;
         let domain = member.hello.domain.clone();
         let domain = self.domain(&domain);
         self.tell(MasterEvent::Standing {
             server: self.name(id),
-            standing: Standing { domain, weight },
+            standing: Standing {
+                domain,
+                weight,
+                store,
+            },
         })
     }
 

@@ -210,7 +210,11 @@ impl State {
             let progress = self.machine.progress(*id)?;
             let groups = known.plan.iter().flat_map(|plan| &plan.groups);
             let copies = known.is.copies as usize;
-            let fewer = groups.filter(|group| group.copies.len() < copies);
+            // One in a remote store is enough.
+            let in_store = groups.clone().filter(|group| group.uploaded.is_some());
+            let all = groups.clone().count();
+            let fewer =
+                groups.filter(|group| group.copies.len() < copies && group.uploaded.is_none());
             Some(json!({
                 "shuffle": id.0,
                 "name": known.is.name,
@@ -224,6 +228,8 @@ impl State {
                 "bytes": progress.tally.bytes,
                 "generation": progress.generation.0,
                 "committed": progress.is_committed,
+                "groups": all,
+                "groups_in_remote_store": in_store.count(),
                 "groups_with_fewer_copies": fewer.count(),
                 "maps_to_run_again": known.lost.len(),
             }))

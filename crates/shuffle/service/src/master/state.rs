@@ -179,6 +179,7 @@ impl State {
         if let ToMaster::Sealed { group, .. }
         | ToMaster::Measured { group, .. }
         | ToMaster::Filled { group, .. }
+        | ToMaster::Uploaded { group, .. }
         | ToMaster::Full { group, .. } = &message
             && group.server != self.name(from)
         {

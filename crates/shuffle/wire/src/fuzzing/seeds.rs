@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
+use treadle_shuffle::block::TableBuilder;
 use treadle_shuffle::{
-    Answer, ApplicationId, Ask, AttemptId, BatchId, Commit, CommitError, Fetch, FromServer,
-    Generation, Group, GroupId, Plan, Push, ReadPiece, Receipt, Refusal, Seal, ServerId, Share,
-    ShuffleId, Tally, Tenant, ToMaster, ToNode, ToServer, Transfer, Usage, Verdict,
+    Answer, ApplicationId, Ask, AttemptId, BatchId, Commit, CommitError, Expected, Fetch,
+    FromServer, Generation, Group, GroupId, Inventory, Plan, Push, ReadPiece, Receipt, Refusal,
+    Seal, ServerId, Share, ShuffleId, Tally, Tenant, ToMaster, ToNode, ToServer, Transfer,
+    Uploaded, Usage, Verdict,
 };
 use treadle_types::Runs;
 
-use crate::{Shuffled, decode_shuffled, encode_shuffled};
+use crate::{InventoryRun, Shuffled, decode_shuffled, encode_inventory, encode_shuffled};
 
 type Seeds = Vec<(&'static str, Vec<u8>)>;
 
@@ -49,6 +51,58 @@ fn receipt(map: u32) -> Receipt {
         },
         shares: shares.into(),
     }
+}
+
+/// What a copy of two batches in one run consists of.
+pub fn inventory() -> (Inventory, Vec<InventoryRun>) {
+    let mut headers = Vec::new();
+    for map in [3, 7] {
+        let batch = BatchId {
+            map,
+            attempt: AttemptId(12 << 32 | u64::from(map)),
+            number: 0,
+        };
+        let mut builder = TableBuilder::new(SHUFFLE, GENERATION, batch, 8);
+        for partition in [0, 4, 5] {
+            builder.push(partition, &TALLY);
+        }
+        let (header, _) = builder.finish().expect("it is a table");
+        headers.push(header);
+    }
+    let winners = headers
+        .iter()
+        .map(|header| (header.batch.map, header.batch.attempt));
+    let inventory = Inventory {
+        shuffle: SHUFFLE,
+        epoch: GENERATION,
+        expected: Expected {
+            winners: winners.collect(),
+            tally: headers.iter().map(|header| header.tally).sum(),
+        },
+        stripe: 4,
+        counts: [((0, 0), TALLY.narrow()), ((1, 2), TALLY.narrow())].into(),
+    };
+    let run = InventoryRun {
+        name: "treadle-17-0000000000000001/3.shuffle".into(),
+        length: 144_264,
+        begins: vec![(0, 3, 0), (4, 3, 48_088), (5, 3, 96_176)],
+        headers,
+    };
+    (inventory, vec![run])
+}
+
+/// The same as bytes, and one without rows.
+pub fn inventories() -> Seeds {
+    let (inventory, runs) = inventory();
+    let empty = Inventory {
+        expected: Expected::default(),
+        counts: Vec::new(),
+        ..inventory.clone()
+    };
+    vec![
+        ("copy", encode_inventory(&inventory, &runs)),
+        ("empty", encode_inventory(&empty, &[])),
+    ]
 }
 
 /// One of each kind.
@@ -127,7 +181,7 @@ pub fn to_node() -> [(&'static str, ToNode); 5] {
     ]
 }
 
-pub fn to_master() -> [(&'static str, ToMaster); 8] {
+pub fn to_master() -> [(&'static str, ToMaster); 9] {
     let (shuffle, group) = (SHUFFLE, group(3));
     let verdict = Verdict::Short {
         found: TALLY,
@@ -161,6 +215,17 @@ pub fn to_master() -> [(&'static str, ToMaster); 8] {
             },
         ),
         ("damaged", ToMaster::Damaged { shuffle, group }),
+        (
+            "uploaded",
+            ToMaster::Uploaded {
+                shuffle,
+                group,
+                uploaded: Uploaded {
+                    inventory: "treadle-17-0000000000000001/3.shuffle".into(),
+                    mark: 1 << 63,
+                },
+            },
+        ),
         (
             "measured",
             ToMaster::Measured {

@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use treadle_shuffle::{
     Answer, ApplicationId, Ask, AttemptId, BatchId, Chosen, Commit, CommitError, Expected, Fetch,
     FromServer, Generation, Group, GroupId, MapRange, Plan, Push, ReadPiece, Receipt, Refusal,
-    Seal, ServerId, Share, ShuffleId, Tally, Tenant, ToMaster, ToNode, ToServer, Transfer, Verdict,
+    Seal, ServerId, Share, ShuffleId, Tally, Tenant, ToMaster, ToNode, ToServer, Transfer,
+    Uploaded, Verdict,
 };
 use treadle_types::Runs;
 
@@ -127,6 +128,10 @@ fn plan() -> BoxedStrategy<Plan> {
                     vec![id.server, other]
                 },
                 filling: (place % 3 == 1).then_some(other),
+                uploaded: (place % 4 == 1).then(|| Uploaded {
+                    inventory: format!("treadle-{maps}/1.shuffle").into(),
+                    mark: u64::from(maps) << 40,
+                }),
                 is_open: place % 3 < 2,
                 ..Group::new(id, of(place))
             });
@@ -256,6 +261,24 @@ pub(crate) fn to_master() -> BoxedStrategy<ToMaster> {
         (shuffle(), group()).prop_map(|(shuffle, group)| ToMaster::Damaged { shuffle, group }),
         (shuffle(), group()).prop_map(|(shuffle, group)| ToMaster::Poisoned { shuffle, group }),
         (shuffle(), server()).prop_map(|(shuffle, server)| ToMaster::Slow { shuffle, server }),
+        (shuffle(), group(), group(), any::<bool>()).prop_map(
+            |(shuffle, group, source, is_sealed)| ToMaster::Filled {
+                shuffle,
+                group,
+                source,
+                is_sealed,
+            }
+        ),
+        (shuffle(), group(), any::<String>(), any::<u64>()).prop_map(
+            |(shuffle, group, inventory, mark)| ToMaster::Uploaded {
+                shuffle,
+                group,
+                uploaded: Uploaded {
+                    inventory: inventory.into(),
+                    mark,
+                },
+            }
+        ),
     ]
     .boxed()
 }

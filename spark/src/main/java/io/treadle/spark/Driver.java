@@ -95,12 +95,14 @@ final class Driver implements RpcEndpoint {
     }
   }
 
-  /** Lets executors ask. A second time has no effect. */
-  synchronized void listen(RpcEnv env) {
-    if (own == null) {
-      rpcEnv = env;
-      own = env.setupEndpoint(NAME, this);
+  /** Lets executors ask. A second time has no effect, and returns false. */
+  synchronized boolean listen(RpcEnv env) {
+    if (own != null) {
+      return false;
     }
+    rpcEnv = env;
+    own = env.setupEndpoint(NAME, this);
+    return true;
   }
 
   String master() {

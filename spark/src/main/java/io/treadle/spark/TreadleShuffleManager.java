@@ -126,7 +126,7 @@ public class TreadleShuffleManager extends SortShuffleManager {
     Driver driver = driver();
     boolean hasRecords =
         dependency.serializer().supportsRelocationOfSerializedObjects() && !settings.encrypts();
-    String name = name() + "/" + shuffleId;
+    String name = Labels.name(name(), shuffleId, dependency);
     String codec = hasRecords ? settings.codec() : null;
     long number = driver.register(shuffleId, name, maps, partitions, codec);
     numbers.put(shuffleId, number);
@@ -147,7 +147,9 @@ public class TreadleShuffleManager extends SortShuffleManager {
         throw error;
       }
     }
-    driver.listen(SparkEnv.get().rpcEnv());
+    if (driver.listen(SparkEnv.get().rpcEnv())) {
+      Labels.begin(conf, driver.master(), numbers::containsKey);
+    }
     return driver;
   }
 

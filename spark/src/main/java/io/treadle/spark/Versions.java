@@ -8,15 +8,20 @@ import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import org.apache.spark.Partitioner;
 import org.apache.spark.ShuffleDependency;
+import org.apache.spark.SparkContext;
 import org.apache.spark.TaskContext;
 import org.apache.spark.scheduler.MapStatus;
 import org.apache.spark.serializer.Serializer;
 import org.apache.spark.storage.BlockManagerId;
 import org.apache.spark.util.collection.ExternalSorter;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 import scala.Option;
 
 /** What differs between the versions of Spark, found once. */
 final class Versions {
+  private static final Logger LOG = LoggerFactory.getLogger(Versions.class);
+
   private static final String CHECKSUM = "org.apache.spark.shuffle.checksum.RowBasedChecksum";
 
   /** Up to 4.0 without the checksum. */
@@ -90,6 +95,18 @@ final class Versions {
       throw error;
     } catch (Throwable error) {
       throw unexpected(error);
+    }
+  }
+
+  /** Has Spark's page show the settings as they are now. Without it, the page shows those of the start. */
+  static void showEnvironment(SparkContext context) {
+    try {
+      // Private up to 4.0.
+      Method post = SparkContext.class.getDeclaredMethod("postEnvironmentUpdate");
+      post.setAccessible(true);
+      post.invoke(context);
+    } catch (ReflectiveOperationException | RuntimeException error) {
+      LOG.warn("Spark's page does not show {}: {}", Labels.MASTER, error.toString());
     }
   }
 

@@ -1,0 +1,209 @@
+/** The frame around the views: how the scheduler is, tabs, keys, help. */
+
+import { render } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import { signal } from "@preact/signals";
+import { dark, turnTheme } from "./colours";
+import { clock, count, DASH, seconds, shorten } from "./format";
+import { health, heard, life, overview, replaced, watch } from "./link";
+import { writing } from "./parts/small";
+import { go, href, route } from "./route";
+import { Groups } from "./views/groups";
+import { Logs } from "./views/logs";
+import { Overview } from "./views/overview";
+import { Profile } from "./views/profile";
+import { Casts, Shuffles } from "./views/shuffles";
+import { Stream } from "./views/stream";
+import { Task } from "./views/task";
+import { Transfers } from "./views/transfers";
+import { Workers } from "./views/workers";
+import "./style.css";
+
+const VIEWS = [
+  { id: "overview", title: "Overview", key: "1", view: Overview },
+  { id: "stream", title: "Task stream", key: "2", view: Stream },
+  { id: "groups", title: "Groups", key: "3", view: Groups },
+  { id: "workers", title: "Workers", key: "4", view: Workers },
+  { id: "transfers", title: "Transfers", key: "5", view: Transfers },
+  { id: "shuffles", title: "Shuffles", key: "6", view: Shuffles },
+  { id: "casts", title: "Casts", key: "7", view: Casts },
+  { id: "profile", title: "Profile", key: "8", view: Profile },
+  { id: "logs", title: "Logs", key: "9", view: Logs },
+  { id: "task", title: "Task", key: "0", view: Task },
+] as const;
+
+const help = signal(false);
+
+addEventListener("keydown", (event) => {
+  if (writing(event)) return;
+  if (event.key === "?") help.value = !help.value;
+  else if (event.key === "Escape" && help.value) help.value = false;
+  else if (event.key === "/") {
+    event.preventDefault();
+    go("task");
+  } else if (event.key === "t") turnTheme();
+  else {
+    const view = VIEWS.find(({ key }) => key === event.key);
+    if (view) go(view.id);
+  }
+});
+
+/** Counts the seconds while the scheduler is silent. */
+function Silence({ since }: { since: number }) {
+  const [, tick] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => tick((n) => n + 1), 500);
+    return () => clearInterval(timer);
+  }, []);
+  return <>{seconds(Math.max(0, Math.floor((performance.now() - since) / 1000)))}</>;
+}
+
+function Lost() {
+  const now = health.value;
+  const begun = replaced.value;
+  if (now.is === "lost" && heard === 0) {
+    return (
+      <p class="banner bad" role="alert" data-health="lost">
+        <b>✕ The scheduler does not answer</b> ({shorten(now.why, 120)}), for <Silence since={now.since} />. This page asks again by itself.
+      </p>
+    );
+  }
+  if (now.is === "lost") {
+    const last = Date.now() / 1000 - (performance.now() - heard) / 1000;
+    return (
+      <p class="banner bad" role="alert" data-health="lost">
+        <b>✕ The scheduler is lost</b> ({shorten(now.why, 120)}) for <Silence since={now.since} />. What is shown is of {clock(last)}. This page asks again by itself.
+      </p>
+    );
+  }
+  if (now.is === "refused") {
+    return (
+      <p class="banner bad" role="alert" data-health="refused">
+        <b>✕ The scheduler refuses this page's token.</b> It may have started anew: open its new link (<code>client.dashboard_link</code>).
+      </p>
+    );
+  }
+  if (now.is === "busy") {
+    return (
+      <p class="banner warn" role="status" data-health="busy">
+        <b>▲ The scheduler is busy</b> for <Silence since={now.since} />: this page asks less often.
+      </p>
+    );
+  }
+  if (begun !== undefined) {
+    return (
+      <p class="banner note" role="status" data-health="replaced">
+        <b>● A new scheduler answers here</b> since {clock(begun)}. What the one before knew is gone.{" "}
+        <button type="button" onClick={() => (replaced.value = undefined)}>
+          ok
+        </button>
+      </p>
+    );
+  }
+  return null;
+}
+
+function State() {
+  const now = overview.value;
+  const is = health.value.is;
+  const [sign, text, kind] =
+    is === "well"
+      ? now?.live === false
+        ? ["◆", "history", "history"]
+        : ["●", "live", "live"]
+      : is === "opening"
+        ? ["○", "opening", ""]
+        : is === "busy"
+          ? ["▲", "busy", "warn"]
+          : ["✕", is, "bad"];
+  return (
+    <span class={`state-of ${kind}`} title={now ? `up ${seconds(now.now / 1e9)}` : ""}>
+      <b aria-hidden="true">{sign}</b> {text}
+    </span>
+  );
+}
+
+const KEYS: [string, string][] = [
+  ["1 … 9, 0", "the views"],
+  ["/", "find a task by its key"],
+  ["t", "light or dark"],
+  ["?", "this help"],
+  ["", "in the task stream"],
+  ["wheel", "zoom; with shift: pan; over the names: scroll"],
+  ["drag", "zoom into what is marked; with shift, or on the axis: pan"],
+  ["click", "the task under the mouse"],
+  ["double click", "zoom out"],
+  ["← →  + −", "pan, zoom"],
+  ["w  f", "the whole run; follow its end"],
+  ["g", "lanes by worker or by group"],
+  ["[  ]", "flatter, taller lanes"],
+];
+
+function Help() {
+  if (!help.value) return null;
+  return (
+    <div class="veil" onClick={() => (help.value = false)}>
+      <section class="help" role="dialog" aria-label="Keys" onClick={(event) => event.stopPropagation()}>
+        <button type="button" class="close" aria-label="close" onClick={() => (help.value = false)}>
+          ✕
+        </button>
+        <h2>Keys</h2>
+        <dl>
+          {KEYS.map(([key, does]) => (
+            <div key={does} class={key === "" ? "heading" : ""}>
+              <dt>{key && <kbd>{key}</kbd>}</dt>
+              <dd>{does}</dd>
+            </div>
+          ))}
+        </dl>
+        <p class="note">The address of this page contains the scheduler's token: who has the link sees all that you see.</p>
+      </section>
+    </div>
+  );
+}
+
+function Page() {
+  const { view } = route.value;
+  const now = overview.value;
+  const shown = VIEWS.find(({ id }) => id === view) ?? VIEWS[0];
+  const bad = (now?.verdicts ?? []).filter((verdict) => verdict.severity !== "note").length;
+  const Shown = shown.view;
+  useEffect(() => {
+    document.title = `${shown.title} · Treadle`;
+    document.querySelector("nav.tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }, [shown]);
+  return (
+    <>
+      <header class="top">
+        <strong class="mark">Treadle</strong>
+        <State />
+        <span class="where" title={shorten(now?.cluster?.address, 200)}>
+          <bdi>{shorten(now?.cluster?.address ?? DASH, 48)}</bdi>
+        </span>
+        <span class="push" />
+        <button type="button" onClick={turnTheme} title="t" aria-label={dark.value ? "light theme" : "dark theme"}>
+          {dark.value ? "☀" : "☾"}
+        </button>
+        <button type="button" onClick={() => (help.value = true)} title="?" aria-label="help">
+          ?
+        </button>
+      </header>
+      <nav class="tabs" aria-label="Views">
+        {VIEWS.map(({ id, title, key }) => (
+          <a key={id} href={href(id)} aria-current={id === shown.id ? "page" : undefined} title={key}>
+            {title}
+            {id === "overview" && bad > 0 && <sup>{count(bad)}</sup>}
+          </a>
+        ))}
+      </nav>
+      <Lost />
+      <main data-view={shown.id} class={health.value.is === "lost" ? "stale" : ""}>
+        <Shown key={`${shown.id} ${life.value}`} />
+      </main>
+      <Help />
+    </>
+  );
+}
+
+watch();
+render(<Page />, document.getElementById("page")!);

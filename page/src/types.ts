@@ -1,0 +1,158 @@
+/** What the server answers. A field that is absent is not known: it is shown as a dash, never as zero. */
+
+/** Nanoseconds since the scheduler's start. */
+export type Ns = number;
+
+export type Tasks = Partial<Record<"waiting" | "ready" | "assigned" | "memory" | "failed", number>>;
+
+export interface Group {
+  id: number;
+  name: string;
+  total?: number;
+  waiting?: number;
+  running?: number;
+  memory?: number;
+  released?: number;
+  failed?: number;
+  runs?: number;
+  seconds?: number;
+  fetch_seconds?: number;
+  bytes?: number;
+  mean?: number;
+  median?: number;
+  max?: number;
+  from?: Ns;
+  to?: Ns;
+  inputs?: number[];
+}
+
+export interface Worker {
+  id: number;
+  name?: string | number;
+  address?: string;
+  host?: string;
+  pid?: number;
+  status?: string;
+  why?: string;
+  threads?: number;
+  memory_limit?: number;
+  managed?: number;
+  shared?: number;
+  process?: number;
+  spilled?: number;
+  cpu?: number;
+  tasks?: number;
+  values?: number;
+  /** Seconds ago. */
+  heard?: number;
+  /** Share of the threads in the last ten seconds. */
+  busy?: number;
+  sent?: number;
+  received?: number;
+  /** Spans that it lost for lack of room. */
+  lost?: number;
+}
+
+export interface Shuffle {
+  name?: string;
+  bytes?: number;
+  expected_bytes?: number;
+  partitions?: number;
+  largest?: number;
+  losses?: number;
+  servers?: number;
+}
+
+export interface Failure {
+  key?: string;
+  group?: string;
+  worker?: string | number;
+  time?: Ns;
+  text?: string;
+}
+
+export interface Happening {
+  time?: Ns;
+  kind?: string;
+  worker?: string | number;
+  text?: string;
+}
+
+export interface Verdict {
+  rule?: string;
+  severity?: string;
+  text: string;
+  view?: string;
+  where?: { group?: number; worker?: number; key?: string };
+}
+
+export interface Series {
+  step?: number;
+  to?: Ns;
+  names?: string[];
+  values?: (number | null)[][];
+}
+
+export interface Overview {
+  version: number;
+  live?: boolean;
+  now: Ns;
+  /** Seconds since 1970. */
+  began?: number;
+  cluster?: { address?: string; id?: string | number; treadle?: string };
+  tasks?: Tasks;
+  rate?: number;
+  spans?: { kept?: number; lost?: number; bytes?: number; limit?: number; from?: Ns; to?: Ns };
+  groups?: Group[];
+  more_groups?: number;
+  workers?: Worker[];
+  more_workers?: number;
+  series?: Series;
+  /** The same of the whole run. */
+  whole?: Series;
+  shuffles?: Shuffle[];
+  casts?: Record<string, unknown>[];
+  errors?: Failure[];
+  events?: Happening[];
+  verdicts?: Verdict[];
+}
+
+export interface Span {
+  key?: string;
+  group?: string;
+  kind?: string | number;
+  worker?: string | number;
+  worker_id?: number;
+  lane?: number;
+  from?: Ns;
+  read?: Ns;
+  computed?: Ns;
+  to?: Ns;
+  bytes?: number;
+  ok?: boolean;
+  inputs?: string[];
+}
+
+export interface Transfers {
+  workers: (number | string)[];
+  names?: string[];
+  bytes?: number[][];
+  seconds?: number[][];
+  waiting_seconds?: number[][];
+  count?: number[][];
+  failed?: number[][];
+  more?: number;
+}
+
+export interface Flame {
+  name: string;
+  value: number;
+  children?: Flame[];
+}
+
+export interface Log {
+  time?: number;
+  level?: string;
+  worker?: string | number;
+  text?: string;
+}

@@ -1,0 +1,106 @@
+/** Shuffles and casts: what the scheduler knows of them. */
+
+import { bytes, count, DASH, decimal, shorten, text } from "../format";
+import { overview } from "../link";
+import { Empty, Share } from "../parts/small";
+import { Table, type Column } from "../parts/table";
+import { route, set } from "../route";
+import type { Shuffle } from "../types";
+
+/** How many times the mean the largest partition is. */
+function skew(shuffle: Shuffle): number | undefined {
+  const { bytes: all, partitions, largest } = shuffle;
+  return all && partitions && largest !== undefined ? largest / (all / partitions) : undefined;
+}
+
+const written = (shuffle: Shuffle) =>
+  shuffle.bytes !== undefined && shuffle.expected_bytes ? shuffle.bytes / shuffle.expected_bytes : undefined;
+
+/** A skew that is worth a look. */
+const SKEWED = 3;
+
+const COLUMNS: Column<Shuffle>[] = [
+  { id: "name", title: "shuffle", width: "minmax(160px, 2fr)", sort: (s) => s.name, cell: (s) => <bdi title={shorten(s.name, 300)}>{shorten(s.name, 70)}</bdi> },
+  { id: "written", title: "written", width: "120px", number: true, hint: "of the expected bytes", sort: written, cell: (s) => <Share share={written(s)} /> },
+  { id: "bytes", title: "bytes", width: "92px", number: true, sort: (s) => s.bytes, cell: (s) => bytes(s.bytes) },
+  { id: "expected", title: "expected", width: "92px", number: true, sort: (s) => s.expected_bytes, cell: (s) => bytes(s.expected_bytes) },
+  { id: "partitions", title: "partitions", width: "86px", number: true, sort: (s) => s.partitions, cell: (s) => count(s.partitions) },
+  { id: "largest", title: "largest", width: "92px", number: true, hint: "partition", sort: (s) => s.largest, cell: (s) => bytes(s.largest) },
+  {
+    id: "skew",
+    title: "skew",
+    width: "84px",
+    number: true,
+    hint: "the largest partition against the mean",
+    sort: skew,
+    cell: (s) => {
+      const times = skew(s);
+      if (times === undefined) return DASH;
+      return times >= SKEWED ? <em class="warn">▲ {decimal(times)} ×</em> : `${decimal(times)} ×`;
+    },
+  },
+  { id: "servers", title: "servers", width: "76px", number: true, sort: (s) => s.servers, cell: (s) => count(s.servers) },
+  {
+    id: "losses",
+    title: "losses",
+    width: "76px",
+    number: true,
+    sort: (s) => s.losses,
+    cell: (s) => ((s.losses ?? 0) > 0 ? <em class="bad">✕ {count(s.losses)}</em> : count(s.losses)),
+  },
+];
+
+export function Shuffles() {
+  const shuffles = overview.value?.shuffles;
+  if (shuffles === undefined) return <Empty>Shuffles are not recorded.</Empty>;
+  if (shuffles.length === 0) return <Empty>No shuffle has begun.</Empty>;
+  return (
+    <div class="column whole">
+      <Table
+        label="Shuffles"
+        rows={shuffles}
+        columns={COLUMNS}
+        id={(row, n) => row.name ?? n}
+        sort={route.value.with.get("sort") ?? undefined}
+        onSort={(sort) => set({ sort })}
+      />
+    </div>
+  );
+}
+
+type Cast = Record<string, unknown>;
+
+function cell(name: string, value: unknown): string {
+  if (typeof value === "number" && /bytes/.test(name)) return bytes(value);
+  return shorten(text(value), 200);
+}
+
+export function Casts() {
+  const casts = overview.value?.casts;
+  if (casts === undefined) return <Empty>Casts are not recorded.</Empty>;
+  if (casts.length === 0) return <Empty>No cast has been made.</Empty>;
+  const names = [...new Set(casts.flatMap((cast) => Object.keys(cast)))].slice(0, 12);
+  const columns: Column<Cast>[] = names.map((name, n) => {
+    const number = casts.every((cast) => cast[name] === undefined || cast[name] === null || typeof cast[name] === "number");
+    return {
+      id: name,
+      title: name.replaceAll("_", " "),
+      width: n === 0 || !number ? "minmax(110px, 2fr)" : "minmax(84px, 1fr)",
+      number,
+      sort: (cast) => (typeof cast[name] === "number" ? cast[name] : cast[name] === undefined ? undefined : text(cast[name])),
+      cell: (cast) => <bdi title={shorten(text(cast[name]), 400)}>{cell(name, cast[name])}</bdi>,
+    };
+  });
+  return (
+    <div class="column whole">
+      <Table
+        label="Casts"
+        rows={casts}
+        columns={columns}
+        id={(_, n) => n}
+        sort={route.value.with.get("sort") ?? undefined}
+        onSort={(sort) => set({ sort })}
+      />
+    </div>
+  );
+}

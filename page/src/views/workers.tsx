@@ -1,0 +1,122 @@
+/** The workers: what they do, and what their memory is full of. */
+
+import { bytes, count, DASH, decimal, percent, seconds, shorten } from "../format";
+import { overview } from "../link";
+import { Memory } from "../parts/memory";
+import { Empty, Fact, Legend, Share, SIGNS, workerName } from "../parts/small";
+import { Table, type Column } from "../parts/table";
+import { href, route, set } from "../route";
+import type { Worker } from "../types";
+
+const MEMORY = [
+  ["managed", "values"],
+  ["shared", "shared"],
+  ["other", "other memory of the process"],
+  ["spilled", "spilled to disk"],
+] as const;
+
+function Status({ worker }: { worker: Worker }) {
+  const status = worker.status ?? "";
+  if (status === "") return <>{DASH}</>;
+  return (
+    <span class={`status ${status}`} title={shorten(worker.why, 300)}>
+      <b aria-hidden="true">{SIGNS[status] ?? "?"}</b> {status}
+      {worker.why && <span class="dim">: {shorten(worker.why, 80)}</span>}
+    </span>
+  );
+}
+
+const share = (worker: Worker) =>
+  worker.process !== undefined && worker.memory_limit ? worker.process / worker.memory_limit : undefined;
+
+const COLUMNS: Column<Worker>[] = [
+  { id: "name", title: "worker", width: "minmax(110px, 1.2fr)", sort: (w) => String(w.name ?? w.address ?? w.id), cell: (w) => <bdi title={shorten(String(w.name ?? ""), 300)}>{workerName(w, w.id)}</bdi> },
+  { id: "status", title: "status", width: "minmax(96px, 1.3fr)", sort: (w) => w.status, cell: (w) => <Status worker={w} /> },
+  { id: "busy", title: "busy", width: "80px", number: true, hint: "share of the threads in the last 10 s", sort: (w) => w.busy, cell: (w) => <Share share={w.busy} /> },
+  { id: "memory", title: "memory", width: "minmax(100px, 1.4fr)", hint: "against its limit", sort: share, cell: (w) => <Memory worker={w} /> },
+  { id: "process", title: "process", width: "74px", number: true, sort: (w) => w.process, cell: (w) => bytes(w.process) },
+  { id: "cpu", title: "CPU", width: "52px", number: true, hint: "of one core", sort: (w) => w.cpu, cell: (w) => percent(w.cpu) },
+  { id: "tasks", title: "tasks", width: "46px", number: true, sort: (w) => w.tasks, cell: (w) => count(w.tasks) },
+  { id: "threads", title: "threads", width: "56px", number: true, sort: (w) => w.threads, cell: (w) => count(w.threads) },
+  { id: "spilled", title: "spilled", width: "74px", number: true, sort: (w) => w.spilled, cell: (w) => bytes(w.spilled) },
+  { id: "values", title: "values", width: "54px", number: true, sort: (w) => w.values, cell: (w) => count(w.values) },
+  { id: "sent", title: "sent", width: "74px", number: true, sort: (w) => w.sent, cell: (w) => bytes(w.sent) },
+  { id: "received", title: "received", width: "74px", number: true, sort: (w) => w.received, cell: (w) => bytes(w.received) },
+  { id: "heard", title: "heard", width: "58px", number: true, hint: "ago", sort: (w) => w.heard, cell: (w) => seconds(w.heard) },
+];
+
+export function Workers() {
+  const now = overview.value;
+  const { with: settings } = route.value;
+  const workers = now?.workers;
+  if (workers === undefined) return <Empty>Workers are not known.</Empty>;
+  if (workers.length === 0) return <Empty>No worker has joined.</Empty>;
+  const find = (settings.get("find") ?? "").toLowerCase();
+  const rows =
+    find === ""
+      ? workers
+      : workers.filter((worker) => `${worker.name} ${worker.address} ${worker.host} ${worker.status}`.toLowerCase().includes(find));
+  const chosen = settings.has("worker") ? Number(settings.get("worker")) : undefined;
+  const worker = workers.find((known) => known.id === chosen);
+  return (
+    <div class="column whole">
+      <div class="bar">
+        <input
+          type="search"
+          placeholder="name, host or status"
+          aria-label="Find workers"
+          value={settings.get("find") ?? ""}
+          onInput={(event) => set({ find: event.currentTarget.value })}
+        />
+        <span class="note">
+          {rows.length === workers.length ? count(workers.length) : `${count(rows.length)} of ${count(workers.length)}`} workers
+          {now?.more_workers ? `, ${count(now.more_workers)} more are left out` : ""}
+        </span>
+        <span class="push" />
+        <Legend states={MEMORY.map(([state, name]) => [`memory ${state}`, name] as const)} />
+      </div>
+      {worker && (
+        <section class="chosen">
+          <button type="button" class="close" aria-label="close" onClick={() => set({ worker: undefined })}>
+            ✕
+          </button>
+          <h2>
+            <bdi>{workerName(worker)}</bdi> <Status worker={worker} />
+          </h2>
+          <dl class="facts">
+            <Fact name="address">
+              <bdi>{shorten(worker.address, 60)}</bdi>
+            </Fact>
+            <Fact name="host · pid">
+              {shorten(worker.host, 40)} · {worker.pid ?? DASH}
+            </Fact>
+            <Fact name="values">{bytes(worker.managed)}</Fact>
+            <Fact name="shared">{bytes(worker.shared)}</Fact>
+            <Fact name="process">{bytes(worker.process)}</Fact>
+            <Fact name="spilled">{bytes(worker.spilled)}</Fact>
+            <Fact name="limit">{bytes(worker.memory_limit)}</Fact>
+            <Fact name="spans lost">{count(worker.lost)}</Fact>
+            <Fact name="CPU">{percent(worker.cpu)}</Fact>
+            <Fact name="tasks · threads">
+              {decimal(worker.tasks)} · {decimal(worker.threads)}
+            </Fact>
+          </dl>
+          <nav class="links">
+            <a href={href("stream", { worker: worker.id })}>task stream</a>
+            <a href={href("logs", { worker: worker.id })}>logs</a>
+          </nav>
+        </section>
+      )}
+      <Table
+        label="Workers"
+        rows={rows}
+        columns={COLUMNS}
+        id={(row) => row.id}
+        sort={settings.get("sort") ?? "name"}
+        onSort={(sort) => set({ sort })}
+        onRow={(row) => set({ worker: row.id === chosen ? undefined : row.id })}
+        chosen={chosen}
+      />
+    </div>
+  );
+}

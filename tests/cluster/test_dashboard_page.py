@@ -1,0 +1,339 @@
+"""The page of a cluster in a browser: its views, where a click leads, and what it says about a scheduler that is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import json
+import socket
+import sys
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import treadle
+from client_support import AGAINST, inc
+from process_support import Process, kill
+from waiting import SOON, until
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
+
+import browser
+
+pytestmark = [
+    pytest.mark.skipif(AGAINST != "treadle", reason="the page is Treadle's"),
+    pytest.mark.skipif(browser.find() is None, reason="needs Chromium, or TREADLE_CHROMIUM"),
+]
+
+VIEWS = (
+    "overview",
+    "stream",
+    "stream?by=group",
+    "groups",
+    "workers",
+    "transfers",
+    "shuffles",
+    "casts",
+    "profile",
+    "logs",
+    "task",
+)
+# What a scheduler may not record: the view says so, and the browser logs the status.
+MAY_BE_MISSING = ("/sight/profile", "/sight/logs", "/sight/transfers")
+HTML = "<img src=x onerror=window.hacked=1>&\"'"
+
+
+def slow(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+def fails(text: str) -> None:
+    raise ValueError(text)
+
+
+@pytest.fixture(scope="module")
+def link() -> Iterator[str]:
+    """The link to the page of a cluster that has done something."""
+    with (
+        treadle.LocalCluster(2, threads_per_worker=2, processes=False) as cluster,
+        treadle.Client(cluster) as client,
+    ):
+        client.gather(client.map(inc, range(200), pure=False))
+        client.submit(slow, 1.0, key="slow-one").result(SOON)
+        client.submit(inc, 1, key=HTML).result(SOON)
+        bad = client.submit(fails, HTML, key=f"fails {HTML}")
+        assert bad.exception(SOON) is not None
+        told = client.dashboard_link
+        assert told is not None
+        until(lambda: ran(told, "slow-one"), "slow-one is recorded")
+        yield told
+
+
+def get(link: str, path: str) -> Any:
+    base, _, query = link.partition("?")
+    with urllib.request.urlopen(
+        f"{base.removesuffix('/status')}{path}?{query}", timeout=SOON
+    ) as page:
+        return json.load(page)
+
+
+def ran(link: str, name: str) -> dict[str, Any] | None:
+    """What the overview says about a group that has run."""
+    groups = get(link, "/sight/overview")["groups"]
+    return next((group for group in groups if group["name"] == name and group["runs"] > 0), None)
+
+
+async def shows(tab: browser.Browser, expression: str) -> Any:
+    """Wait until something is so in the page."""
+    deadline = time.monotonic() + SOON
+    while not (found := await tab.evaluate(expression)):
+        if time.monotonic() > deadline:
+            text = await tab.evaluate("document.body.innerText")
+            raise AssertionError(f"not within {SOON} s: {expression}; the page says:\n{text}")
+        await asyncio.sleep(0.05)
+    return found
+
+
+def visit(what: Callable[[browser.Browser], Awaitable[None]]) -> None:
+    """Do something in a browser."""
+
+    async def run() -> None:
+        async with browser.Browser(browser.find() or "") as tab:
+            await tab.size(1280, 860)
+            await what(tab)
+
+    asyncio.run(run())
+
+
+def wrong(tab: browser.Browser) -> list[str]:
+    """What went wrong, without the answers that something is not recorded."""
+    missing = [
+        told
+        for told in tab.wrong
+        if told.startswith("404 ") and any(path in told for path in MAY_BE_MISSING)
+    ]
+    left = [told for told in tab.wrong if told not in missing]
+    for _ in missing:
+        # Each has a line on the console, too.
+        told = next((told for told in left if "status of 404" in told), None)
+        if told is not None:
+            left.remove(told)
+    return left
+
+
+def view(name: str) -> str:
+    """That the page shows a view, and has an answer for it."""
+    return f"""document.querySelector('main')?.dataset.view === '{name.partition("?")[0]}'
+        && document.querySelector('main').innerText.length > 0
+        && !/Asking|asking/.test(document.querySelector('main').innerText)"""
+
+
+@pytest.mark.timeout(300)
+def test_each_view_opens(link: str) -> None:
+    async def look(tab: browser.Browser) -> None:
+        for width, phone, scheme in ((1280, False, "light"), (390, True, "dark")):
+            await tab.size(width, 860, phone)
+            await tab.scheme(scheme)
+            for name in VIEWS:
+                # Another fragment alone would load nothing.
+                await tab.open("about:blank")
+                await tab.open(f"{link}#/{name}")
+                await shows(tab, view(name))
+                wide = await tab.evaluate("document.documentElement.scrollWidth > innerWidth")
+                assert not wide, f"{name} is wider than {width} pixels"
+                assert await tab.evaluate(
+                    "document.documentElement.dataset.theme"
+                ) == scheme, f"{name} has another theme"  # fmt: skip
+        assert wrong(tab) == []
+
+    visit(look)
+
+
+def test_keys_change_the_view(link: str) -> None:
+    async def look(tab: browser.Browser) -> None:
+        await tab.open(link)
+        await shows(tab, view("overview"))
+        names = ("overview", "stream", "groups", "workers", "transfers", "shuffles", "casts", "profile", "logs")  # fmt: skip
+        for number, name in reversed([*enumerate(names, 1)]):
+            await tab.send("Input.dispatchKeyEvent", type="keyDown", key=str(number))
+            await shows(tab, view(name))
+        await tab.send("Input.dispatchKeyEvent", type="keyDown", key="?")
+        await shows(tab, "document.querySelector('[role=dialog]') !== null")
+
+    visit(look)
+
+
+def test_the_groups_of_a_run_appear(link: str) -> None:
+    async def look(tab: browser.Browser) -> None:
+        await tab.open(f"{link}#/overview")
+        text = "document.querySelector('main').innerText"
+        await shows(tab, f"/inc[^]*200 \\/ 200/.test({text})")
+        await shows(tab, f"{text}.includes('ValueError')")
+        await tab.open("about:blank")
+        await tab.open(f"{link}#/groups")
+        await shows(tab, "document.querySelectorAll('.graph .box').length >= 3")
+
+    visit(look)
+
+
+async def click(tab: browser.Browser, x: float, y: float) -> None:
+    for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+        await tab.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+
+def test_a_click_on_a_rectangle_shows_its_key(link: str) -> None:
+    """With WebGL2 where the browser has it, without otherwise."""
+    group = ran(link, "slow-one")
+    assert group is not None
+
+    async def look(tab: browser.Browser) -> None:
+        window = f"group={group['id']}&from={group['from']}&to={group['to']}"
+        await tab.open(f"{link}#/stream?{window}")
+        await shows(tab, "/1 spans in/.test(document.querySelector('.stream').innerText)")
+        # One lane, filled from its begin to its end; it is below the axis.
+        x, y, width = await tab.evaluate(
+            "(b => [b.left, b.top, b.width])(document.querySelector('.stage').getBoundingClientRect())"
+        )
+        await click(tab, x + 132 + (width - 132) / 2, y + 30)
+        await shows(tab, "document.querySelector('.chosen h2 a')?.innerText === 'slow-one'")
+        await tab.evaluate("document.querySelector('.chosen h2 a').click()")
+        await shows(tab, view("task"))
+        await shows(tab, "document.querySelector('main').innerText.includes('slow-one')")
+        assert wrong(tab) == []
+
+    visit(look)
+
+
+def test_text_of_tasks_stays_text(link: str) -> None:
+    async def look(tab: browser.Browser) -> None:
+        for place in ("overview", "groups", f"task?key={urllib.parse.quote(HTML)}"):
+            await tab.open("about:blank")
+            await tab.open(f"{link}#/{place}")
+            await shows(tab, "document.querySelector('main')?.innerText.includes('<img src=x')")
+            assert await tab.evaluate("document.querySelectorAll('#page img').length") == 0
+            assert await tab.evaluate("window.hacked === undefined")
+        assert wrong(tab) == []
+
+    visit(look)
+
+
+def test_the_token_is_not_shown_or_stored(link: str) -> None:
+    token = link.partition("token=")[2]
+
+    async def look(tab: browser.Browser) -> None:
+        await tab.open(link)
+        await shows(tab, view("overview"))
+        html = await tab.evaluate("document.documentElement.outerHTML")
+        kept = await tab.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])")  # fmt: skip
+        assert token not in html
+        assert token not in kept
+
+    visit(look)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def test_a_scheduler_that_ends_is_missed_and_its_successor_noticed(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    for path, text in ((secret, "s" * 32), (tmp_path / "token", "t" * 32)):
+        path.touch(mode=0o600)
+        path.write_text(text)
+    port = free_port()
+    arguments = ("--port", "0", "--http", f"127.0.0.1:{port}", "--http-token-file", str(tmp_path / "token"))  # fmt: skip
+
+    def begin() -> Process:
+        scheduler = Process("scheduler", *arguments, secret=secret)
+        until(lambda: answers(port), "the page is served")
+        return scheduler
+
+    def health(name: str) -> str:
+        return f"document.querySelector('[data-health]')?.dataset.health === '{name}'"
+
+    async def look(tab: browser.Browser) -> None:
+        scheduler = begin()
+        try:
+            await tab.open(f"http://127.0.0.1:{port}/?token={'t' * 32}")
+            await shows(tab, view("overview"))
+            assert await tab.evaluate("document.querySelector('[data-health]')") is None
+            kill(scheduler.process.pid)
+            scheduler.process.wait(SOON)
+            await shows(tab, health("lost"))
+            # It counts.
+            await shows(tab, "/ for [1-9]/.test(document.querySelector('.banner').innerText)")
+            scheduler = begin()
+            await shows(tab, health("replaced"))
+        finally:
+            kill(scheduler.process.pid)
+            scheduler.process.wait(SOON)
+
+    visit(look)
+
+
+def answers(port: int) -> bool:
+    try:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=SOON).close()
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def proxied(link: str, prefix: str) -> Iterator[str]:
+    """The link through a proxy that has the pages below a prefix, as JupyterHub has."""
+    base, _, query = link.partition("?")
+    origin = base.removesuffix("/status").removesuffix("/")
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            inside = self.path.startswith(f"{prefix}/")
+            headers = {"Authorization": told} if (told := self.headers["Authorization"]) else {}
+            request = urllib.request.Request(
+                origin + self.path.removeprefix(prefix), headers=headers
+            )
+            try:
+                answer = urllib.request.urlopen(request, timeout=SOON) if inside else None
+            except urllib.error.HTTPError as error:
+                answer = error
+            self.send_response(404 if answer is None else answer.status)
+            for name, value in () if answer is None else answer.headers.items():
+                if name.lower() not in ("connection", "transfer-encoding"):
+                    self.send_header(name, value)
+            self.end_headers()
+            if answer is not None:
+                self.wfile.write(answer.read())
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}{prefix}/status?{query}"
+        finally:
+            server.shutdown()
+            thread.join(SOON)
+
+
+def test_it_works_below_a_prefix(link: str) -> None:
+    async def look(tab: browser.Browser) -> None:
+        for name in ("overview", "stream", "workers"):
+            await tab.open("about:blank")
+            await tab.open(f"{beyond}#/{name}")
+            await shows(tab, view(name))
+        assert wrong(tab) == []
+
+    with proxied(link, "/user/ann/proxy/8787") as beyond:
+        visit(look)

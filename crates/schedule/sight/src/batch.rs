@@ -268,11 +268,12 @@ pub(crate) mod tests {
 
     #[test]
     fn a_short_task_takes_few_bytes() {
+        const LATE: u64 = 1 << 50;
         let record = |number: u64| Record {
-            began: 1 << 50 | number * 50_000,
-            read: (1 << 50 | number * 50_000) + 400,
-            computed: (1 << 50 | number * 50_000) + 5_000,
-            ended: (1 << 50 | number * 50_000) + 6_000,
+            began: LATE + number * 50_000,
+            read: LATE + number * 50_000 + 400,
+            computed: LATE + number * 50_000 + 5_000,
+            ended: LATE + number * 50_000 + 6_000,
             object: (1_000 + number) << 32 | 1,
             bytes: 28,
             group: 1,

@@ -375,8 +375,7 @@ fn by_group<'a>(spans: impl Iterator<Item = &'a Span>, groups: &Groups, window: 
         let mut active = 0_i32;
         // The rectangle that may still grow: where it began, and how many there are in it.
         let mut open: Option<(usize, i32)> = None;
-        for column in 0..=columns {
-            let (begin, ended) = row[column];
+        for (column, (begin, ended)) in row.into_iter().enumerate() {
             active += begin - ended;
             let now = if column == columns { 0 } else { active };
             if let Some((start, count)) = open {

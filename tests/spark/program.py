@@ -52,12 +52,6 @@ def setting(spark, key):
 
 
 @job
-def says_all(spark):
-    """The log says more from now on."""
-    spark.sparkContext.setLogLevel("INFO")
-
-
-@job
 def grouped(spark):
     """SQL: an aggregation, whose partitions are coalesced."""
     frame = (

@@ -215,6 +215,7 @@ def test_spills_are_seen(start, join):
 def test_hostile_queries_are_refused():
     with two(False) as (client, link):
         assert client.submit(inc, 1).result() == 2
+        ran(link, "inc", 1)
         for query in (
             "",
             "from=0",
@@ -329,7 +330,8 @@ def test_observe_says_the_same_in_text(tmp_path):
         assert client.gather(client.map(inc, range(50), pure=False)) == list(range(1, 51))
         with pytest.raises(ZeroDivisionError):
             client.submit(divide, 0, key=f"divide-{HTML}\x1b[2J").result()
-        client.submit(slow, 1, key="slow-1").result()
+        future = client.submit(slow, 1, key="slow-1")
+        assert future.result() == 1
         ran(link, "inc", 50)
         until(lambda: get(link, "/sight/overview")["errors"])
         for topic in ("", "workers", "groups", "transfers", "shuffles", "errors", "memory"):
@@ -339,6 +341,8 @@ def test_observe_says_the_same_in_text(tmp_path):
         assert "[errors]" in observed(link)
         assert HTML in observed(link, "errors")
         assert "memory" in observed(link, "task", "slow-1")
+        del future
+        until(lambda: "forgotten" in observed(link, "task", "slow-1"))
         found = json.loads(observed(link, "groups", "--json"))
         assert {"inc", "divide", "slow"} <= {one["name"] for one in found["groups"]}
         # By the scheduler's address, with its secret.

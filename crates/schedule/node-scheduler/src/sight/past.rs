@@ -121,14 +121,18 @@ fn page(path: &'static str, sight: &Arc<Mutex<Sight>>) -> Page {
                 Ok(question) => question,
                 Err(content) => return reply(page_of(content)),
             };
-            match answer(&lock(&sight), question, 0, false) {
-                Answer::Page(text) => reply(text),
+            let sight = lock(&sight);
+            let known = match answer(&sight, question, 0, false) {
+                Answer::Page(text) => Answer::Page(text),
+                // Nobody knows more of it.
                 Answer::AskKey(span) => {
                     let question = Question::Keyed(span, Vec::new());
-                    if let Answer::Page(text) = answer(&lock(&sight), question, 0, false) {
-                        reply(text);
-                    }
+                    answer(&sight, question, 0, false)
                 }
+            };
+            drop(sight);
+            if let Answer::Page(text) = known {
+                reply(text);
             }
         }),
     }

@@ -187,8 +187,9 @@ bench-shuffle: $(OPTIMISED) ## measure shuffles of Dask beside distributed's and
 bench-service: $(OPTIMISED) ## measure the stand-alone shuffle service beside a C program
 	$(VENV_PY) bench/service/run.py $(ARGS)
 
-bench-coordinator: $(BUILT) ## count what the coordinator's test of changes keeps and finds; measure its pages and decisions
+bench-coordinator: $(BUILT) ## count what the coordinator's test of changes keeps and finds, and what its rules name; measure its pages and decisions
 	$(VENV_PY) bench/coordinator/noise.py $(ARGS)
+	$(VENV_PY) bench/coordinator/rules.py
 	$(VENV_PY) bench/coordinator/load.py
 
 bench-hosting: $(OPTIMISED) ## measure Treadle inside a Dask cluster (FRISKY_PYTHON: an interpreter with the peer)

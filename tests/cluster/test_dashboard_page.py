@@ -69,7 +69,9 @@ def link() -> Iterator[str]:
     ):
         client.gather(client.map(inc, range(200), pure=False))
         client.submit(slow, 1.0, key="slow-one").result(SOON)
-        client.submit(inc, 1, key=HTML).result(SOON)
+        # The scheduler forgets tasks of which nobody has a future.
+        kept = client.submit(inc, 1, key=HTML)
+        kept.result(SOON)
         bad = client.submit(fails, HTML, key=f"fails {HTML}")
         assert bad.exception(SOON) is not None
         told = client.dashboard_link

@@ -1,5 +1,8 @@
 """Random rounds on one shuffle service: kills, pauses, maps that run twice. Every row is compared.
 
+Servers have memory for all rows; or files and a remote store, with full disks and servers of the next release among
+them.
+
 TREADLE_ROUNDS is how many; the number of a round is its seed.
 """
 
@@ -9,8 +12,9 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,8 +30,11 @@ FIRST = int(os.environ.get("TREADLE_ROUND", "0"))
 class Round:
     """One shuffle, and what happens to its servers."""
 
-    def __init__(self, servers: Servers, seed: int) -> None:
+    def __init__(
+        self, servers: Servers, seed: int, options: Sequence[tuple[str, ...]] = ((),)
+    ) -> None:
         self.servers = servers
+        self.options = options
         self.random = random.Random(seed)
         self.seed = seed
         self.maps = self.random.randint(1, 20)
@@ -52,7 +59,8 @@ class Round:
                 threading.Timer(1.0, server.send, [signal.SIGCONT]).start()
             else:
                 self.servers.processes.pop(name).process.kill()
-                self.servers.begin(f"{name[0]}-{self.seed}-{self.steps}")
+                new = f"{name[0]}-{self.seed}-{self.steps}"
+                self.servers.begin(new, *self.random.choice(self.options))
 
     def write(self, shuffle: Shuffle, number: int, again: bool = False) -> Receipt:
         receipt = self.table.write(shuffle, number, again)
@@ -99,4 +107,25 @@ def test_random_rounds(new_servers: Callable[..., Servers]) -> None:
     for seed in range(FIRST, FIRST + ROUNDS):
         servers.ready()
         Round(servers, seed).run()
+    assert servers.service.state()["shuffles"] == []
+
+
+# It takes as long as there are rounds.
+@pytest.mark.timeout(60 + 15 * ROUNDS, method="signal")
+@pytest.mark.usefixtures("few_rows_in_memory")
+def test_random_rounds_with_disks_and_a_remote_store(
+    new_servers: Callable[..., Servers], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = ("--remote", f"file://{tmp_path / 'store'}")
+    # All rows in the store; what files do not take; nothing has room in files.
+    options = ((*remote, "--storage", "remote"), remote, (*remote, "--disk-limit", "1kB"))
+    servers = new_servers()
+    for name, some in zip("abc", options, strict=True):
+        servers.begin(name, *some)
+    # What replaces them is of the next release.
+    servers.ready()
+    monkeypatch.setenv("TREADLE_TESTING_SHUFFLE_PROTOCOL", "3")
+    for seed in range(FIRST, FIRST + ROUNDS):
+        servers.ready()
+        Round(servers, seed, options).run()
     assert servers.service.state()["shuffles"] == []

@@ -292,6 +292,8 @@ def test_the_command_adds_what_was_decided_before_the_users_own(spark, coordinat
         "spark.treadle.y=a b",
         "--conf",
         f"spark.treadle.decision={question['id']}",
+        "--conf",
+        f"spark.treadle.coordinator={coordinator.url}",
     ]
     # What tuning replaces comes after the user's own: Spark takes the last.
     assert found == [*ours, *options, "--conf", f"{PARTITIONS}=tuned", *rest]
@@ -304,12 +306,15 @@ def test_the_command_takes_no_setting_that_names_code(spark, coordinator_that) -
         "spark.driver.extraJavaOptions": "-javaagent:/tmp/x.jar",
         "spark.jars": "http://e/x.jar",
     }
-    told = {**code, "spark.treadle.servers": "elsewhere", PARTITIONS: "7", "spark.mine": "1"}
+    other = {"spark.treadle.coordinator": "http://e", "spark.treadle.coordinator.tokenFile": "/e"}
+    told = {**code, **other, "spark.treadle.servers": "e", PARTITIONS: "7", "spark.mine": "1"}
     coordinator = coordinator_that(answering(settings=told, reason="r\n\x1b[2Jforged"))
     own = ["--conf", "spark.treadle.servers=here", "app.py"]
     found, lines = spark(*own, url=coordinator.url)
     decision = coordinator.asked[0][0]["id"]
     added = ["--conf", f"{PARTITIONS}=7", "--conf", f"spark.treadle.decision={decision}"]
+    # Where reports go, with a token perhaps, is what this command says.
+    added += ["--conf", f"spark.treadle.coordinator={coordinator.url}"]
     assert found == [*added, *own]
     first, second = lines.splitlines()
     assert "\x1b" not in first

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +58,18 @@ class Place:
         }
         self.applications.append(Application(directory, given, **options))
         return self.applications[-1]
+
+    def records(self, master: str) -> list[dict[str, Any]]:
+        """What `treadle shuffle list` says of the shuffles of a master."""
+        command = ("shuffle", "list", "--service", master, "--secret-file", str(self.secret))
+        said = subprocess.run(
+            [sys.executable, "-m", "treadle", *command, "--json", "-"],
+            stdout=subprocess.PIPE,
+            check=True,
+            timeout=LONG,
+        )
+        found: list[dict[str, Any]] = json.loads(said.stdout)["shuffles"]
+        return found
 
     def end(self) -> None:
         for application in self.applications:

@@ -52,12 +52,6 @@ def setting(spark, key):
 
 
 @job
-def says_all(spark):
-    """The log says more from now on."""
-    spark.sparkContext.setLogLevel("INFO")
-
-
-@job
 def grouped(spark):
     """SQL: an aggregation, whose partitions are coalesced."""
     frame = (
@@ -393,6 +387,9 @@ def streamed(spark, directory):
     """A stream of files in micro-batches, whose state goes on from one run of the query to the next."""
     source = Path(directory, "source")
     source.mkdir()
+    # Each has a file of its state.
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "3")
     counts, ends = [], []
     for batch in range(2):
         for part in range(2):
@@ -413,6 +410,7 @@ def streamed(spark, directory):
         query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
         query.awaitTermination()
         ends.append(counts[-1])
+    spark.conf.set("spark.sql.shuffle.partitions", before)
     # One batch for each file.
     expected = [{key: sum(range(key, end, 7)) for key in range(7)} for end in (200, 400)]
     return [len(counts), ends == expected]
@@ -435,17 +433,12 @@ def barred(spark):
 
 @job
 def described(spark, description):
-    """A query with a description. The number of its execution."""
-    spark.sparkContext.setJobDescription(description)
+    """A query with a description. Where Spark answers questions about the application."""
+    context = spark.sparkContext
+    context.setJobDescription(description)
     spark.range(1_000).groupBy((F.col("id") % 7).alias("key")).agg(F.sum("id")).collect()
-    spark.sparkContext.setJobDescription(None)
-    store = spark._jsparkSession.sharedState().statusStore()
-    return store.executionsList().last().executionId()
-
-
-@job
-def page(spark, path):
-    return spark.sparkContext.uiWebUrl + path
+    context.setJobDescription(None)
+    return f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}"
 
 
 def plan(frame):

@@ -7,9 +7,8 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,33 +58,20 @@ def test_an_executor_that_is_decommissioned_takes_nothing_with_it(
 
 
 def test_a_shuffle_is_found_by_what_spark_calls_it(
-    application: Application, new_records: Callable[[str], list[dict[str, Any]]]
+    shared_place: Place, application: Application
 ) -> None:
-    execution = application.run("described", "daily sums")
-    master = application.run("setting", "spark.treadle.master")
-    names = [record["name"] for record in new_records(master)]
-    assert any(name.startswith("tests/") for name in names)
-    (own,) = [name for name in names if "daily sums" in name]
-    assert f"SQL {execution} " in own
-    # The same address is on Spark's own pages.
-    page = application.run("page", "/environment/")
-    with urllib.request.urlopen(page, timeout=LONG) as answer:
-        assert master in answer.read().decode()
+    interface = application.run("described", "daily sums")
 
+    def asked(what: str) -> Any:
+        with urllib.request.urlopen(f"{interface}/{what}", timeout=LONG) as answer:
+            return json.loads(answer.read())
 
-@pytest.fixture
-def new_records(shared_place: Place, tmp_path: Path) -> Callable[[str], list[dict[str, Any]]]:
-    """What `treadle shuffle list` says of the shuffles of a master."""
-
-    def records(master: str) -> list[dict[str, Any]]:
-        file = tmp_path / "records.json"
-        secret = ("--secret-file", str(shared_place.secret))
-        command = ("shuffle", "list", "--service", master, *secret, "--json", str(file))
-        subprocess.run([sys.executable, "-m", "treadle", *command], check=True, timeout=LONG)
-        found: list[dict[str, Any]] = json.loads(file.read_text())["shuffles"]
-        return found
-
-    return records
+    # What Spark's page Environment shows.
+    shown = dict(asked("environment")["sparkProperties"])
+    names = [record["name"] for record in shared_place.records(shown["spark.treadle.master"])]
+    (execution,) = [one["id"] for one in asked("sql") if one["description"] == "daily sums"]
+    (own,) = [name for name in names if name.endswith(f" SQL {execution} daily sums")]
+    assert own.startswith("tests/")
 
 
 def free_port() -> int:

@@ -51,13 +51,12 @@ def test_a_worker_that_is_killed_takes_no_finished_map_with_it(
     application = place.application(settings, master=cluster.address, stock=stock)
     # Both workers have an executor before there is something to do.
     until(lambda: len(application.executors()) == len(WORKERS), application.said, LONG)
-    application.run("says_all")
     job = application.begin("kept", str(gates), MAPS, PARTITIONS)
     until((gates / "between-begun").exists, application.said, LONG)
     cluster.kill(WORKERS[0])
-    # Spark drops what it takes to be lost with the host.
-    lost = "Shuffle files lost for worker"
-    until(lambda: lost in application.log.read_text(), application.said, LONG)
+    # The driver drops what it takes to be lost with the executor, and with the host.
+    until(lambda: "Lost executor" in application.log.read_text(), application.said, LONG)
+    until(lambda: "Telling app of lost worker" in cluster.said(), cluster.said, LONG)
     (gates / "between").touch()
     assert application.answer(job) == [1_000 * MAPS, True]
     counts = told(gates, "map")

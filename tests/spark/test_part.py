@@ -132,3 +132,5 @@ def test_bits_that_flipped_at_one_server_are_noticed(
         assert flipped > PARTITIONS
 
     between(application, gates, flip)
+    records = place.records(application.run("setting", "spark.treadle.master"))
+    assert "were not those that were sent" in str([record["troubles"] for record in records])

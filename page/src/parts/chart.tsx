@@ -28,6 +28,7 @@ interface Props {
 }
 
 const hours = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+const moments = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const FONT = "11px system-ui, sans-serif";
 
 /** Steps of bytes that are round in IEC units. */
@@ -50,7 +51,7 @@ export function Chart({ title, times, lines, show, binary, height = 118 }: Props
         cursor: { sync: { key: "overview" }, points: { size: 5 }, drag: { x: false, y: false } },
         scales: { y: { range: (_, __, most) => [0, most > 0 ? most * 1.08 : 1] } },
         axes: [
-          { stroke: variable("dim"), font: FONT, grid: { show: false }, ticks: { show: false }, size: 22, space: 64, values: (_, all) => all.map((at) => hours.format(at * 1000)) },
+          { stroke: variable("dim"), font: FONT, grid: { show: false }, ticks: { show: false }, size: 22, space: 64, values: (_, all, __, ___, step) => all.map((at) => (step < 60 ? moments : hours).format(at * 1000)) },
           {
             stroke: variable("dim"),
             font: FONT,

@@ -191,19 +191,21 @@ function Charts({ now }: { now: Told }) {
   const to = series?.to ?? now.now;
   // Steps that are still to come have no value, and the one that goes on has a part of it.
   const future = Math.max(0, Math.ceil((to - now.now) / 1e9 / step));
-  const length = Math.max(0, ...(series?.values ?? []).map((values) => values.length)) - future;
+  const all = Math.max(0, ...(series?.values ?? []).map((values) => values.length)) - future;
+  // Nor have those before the run.
+  const length = Math.min(all, Math.ceil(to / 1e9 / step) - future);
   if (length <= 0) return <Empty>Series are not recorded yet.</Empty>;
   const end = (now.began ?? 0) + to / 1e9 - future * step;
   const times = Array.from({ length }, (_, n) => end - (length - 1 - n) * step);
   const line = (name: string, told: string, colour: string, more: { dash?: number[]; fill?: boolean } = {}) => {
     const values = row(series, name);
-    return values ? [{ name: told, values: values.slice(0, length), colour, ...more }] : [];
+    return values ? [{ name: told, values: values.slice(all - length, all), colour, ...more }] : [];
   };
   const ink = variable("line-1");
   const second = variable("line-2");
   const third = variable("line-3");
   // No process has no memory: nobody has said how much then.
-  const told = row(series, "process");
+  const told = row(series, "process")?.slice(all - length, all);
   const memory = [
     ...line("process", "process", ink),
     ...line("managed", "managed", second, { dash: [6, 3], fill: true }),

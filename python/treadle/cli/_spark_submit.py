@@ -99,7 +99,13 @@ def _decided(arguments: Sequence[str]) -> list[str]:
     # Tuning may replace what the user gives, which Spark would prefer otherwise.
     tunable = LIMITS.keys() - submission.fixed()
     replaced = {name: text for name, text in taken.items() if name in given and name in tunable}
-    return with_settings(arguments, {**added, "spark.treadle.decision": answer.id}, replaced)
+    # What the plugin reports the end with.
+    reports = {"spark.treadle.decision": answer.id}
+    if answer.uses_service:
+        reports["spark.treadle.coordinator"] = told.url
+    if answer.uses_service and told.token_file:
+        reports["spark.treadle.coordinator.tokenFile"] = os.path.expanduser(told.token_file)
+    return with_settings(arguments, {**added, **reports}, replaced)
 
 
 def _job(

@@ -23,7 +23,10 @@ LIMITS: dict[str, tuple[float, float]] = {
 }
 _OTHERS = ("spark.shuffle.manager", "treadle.shuffle.servers")
 # Whom a job trusts is for whoever submits it.
-_NEVER = ("spark.treadle.insecure", "spark.treadle.secretFile", "spark.treadle.tls.")
+_NEVER = (
+    "spark.treadle.insecure", "spark.treadle.secretFile", "spark.treadle.tls.",
+    "spark.treadle.coordinator",
+)  # fmt: skip
 
 
 def is_allowed(name: str, further: Collection[str] = ()) -> bool:

@@ -20,6 +20,7 @@ from treadle.coordinator import _store
 from treadle.coordinator._access import COOKIE, Access, Who
 from treadle.coordinator._dask_run import DaskRun
 from treadle.coordinator._database import Busy
+from treadle.coordinator._kubernetes import answer, question
 from treadle.coordinator._measures import Application
 from treadle.coordinator._rules import Rule
 from treadle.coordinator._service import Coordinator
@@ -96,7 +97,7 @@ def app_of(
         reason = str(getattr(error, "orig", None) or "") or "it is busy"
         return JSONResponse({"detail": f"the database cannot be used: {reason}"}, 503)
 
-    app.router.routes.append(_deciding(coordinator))
+    app.router.routes += [_deciding(coordinator), *_admitting(coordinator)]
     app.include_router(_router(coordinator))
     return app
 
@@ -170,6 +171,27 @@ def _deciding(coordinator: Coordinator) -> Route:
     return Route("/api/decisions", decide, methods=["POST"])
 
 
+def _admitting(coordinator: Coordinator) -> list[Route]:
+    """Return the routes of Kubernetes' webhook. Its API server sends no login by itself: a token may be in the path."""
+
+    async def admit(request: Request) -> Response:
+        access: Access = request.app.state.access
+        token = request.path_params.get("token")
+        who = asking(request)
+        if token is not None:
+            told = {"authorization": f"Bearer {token}"}
+            who = access.who("POST", told, "", None)
+        _allowed(who, "job")
+        review = await request.json()
+        asked, decision = question(review), None
+        if asked is not None:
+            decision = await _within(coordinator.decide(asked), _DECISION_SECONDS)
+        return JSONResponse(answer(review, decision))
+
+    paths = ("/webhook/kubernetes", "/webhook/kubernetes/{token}")
+    return [Route(path, admit, methods=["POST"]) for path in paths]
+
+
 async def _within(future: Future[_Value], seconds: float) -> _Value:
     return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
 
@@ -196,13 +218,13 @@ def _router(coordinator: Coordinator) -> APIRouter:
     async def ended(identity: str, body: dict[str, Any] = _BODY) -> dict[str, Any]:
         """Report how a job ended. A second report changes nothing. ``run`` has the measures of a run of Dask."""
         values = dict(body)
-        told = values.pop("run", None)
-        end, run = End.of(values), None if told is None else DaskRun.of(told)
-        answer = await _within(coordinator.ended(identity, end), _END_SECONDS)
+        measures = values.pop("run", None)
+        end, run = End.of(values), None if measures is None else DaskRun.of(measures)
+        told = await _within(coordinator.ended(identity, end), _END_SECONDS)
         if run is not None:
             found = coordinator.measured(identity, Application(id=identity, dask=run))
-            answer["findings"] = [one.to_dict() for one in await _within(found, _END_SECONDS)]
-        return answer
+            told["findings"] = [one.to_dict() for one in await _within(found, _END_SECONDS)]
+        return told
 
     @router.get("/jobs", dependencies=[viewer], tags=["jobs"])
     def jobs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import threading
@@ -23,6 +24,8 @@ _Item = TypeVar("_Item")
 # Writes that wait, and those of one transaction.
 _MOST_WAITING = 2000
 _MOST_TOGETHER = 200
+# Seconds: after a transaction that ended so shortly ago, writes are gathered for so long.
+_BUSY, _GATHERED = 0.01, 0.004
 # Milliseconds for which SQLite waits for another process's lock: a decision has two seconds.
 _LOCK_MS = 1000
 _WRITES = "treadle_writes"
@@ -146,10 +149,14 @@ class Database:
 
     def _write_all(self) -> None:
         is_open = True
+        written = -math.inf
         while is_open:
             first = self._waiting.get()
             if first is None:
                 return
+            if time.monotonic() < written + _BUSY:
+                # A transaction costs as much as several decisions. One that comes alone waits for no others.
+                time.sleep(_GATHERED)
             batch = [first]
             while len(batch) < _MOST_TOGETHER:
                 try:
@@ -161,6 +168,7 @@ class Database:
                     break
                 batch.append(one)
             self._write(batch)
+            written = time.monotonic()
 
     def _write(self, batch: list[_Write]) -> None:
         now = time.monotonic()

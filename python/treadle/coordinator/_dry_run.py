@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from treadle.coordinator._jobs import Job
-from treadle.coordinator._rules import Rule, decide
+from treadle.coordinator._rules import Rule, Rules, decide
 
 __all__ = ["DryRun", "try_rule"]
 
@@ -43,7 +43,8 @@ def try_rule(rule: Rule, others: Sequence[Rule], past: Iterable[tuple[Job, int, 
     place = next(
         (at for at, one in enumerate(others) if rule.id and one.id == rule.id), len(without)
     )
-    beside = [*without[:place], tried, *without[place:]]
+    beside = Rules([*without[:place], tried, *without[place:]])
+    present = Rules(others)
     counted = [0] * 5
     examples: list[str] = []
     for job, size, at in past:
@@ -53,7 +54,7 @@ def try_rule(rule: Rule, others: Sequence[Rule], past: Iterable[tuple[Job, int, 
             continue
         counted[2] += 1
         counted[3] += size
-        before = decide(job, others, is_on=True, now=at).uses_service
+        before = decide(job, present, is_on=True, now=at).uses_service
         if decide(job, beside, is_on=True, now=at).uses_service != before:
             counted[4] += 1
             if len(examples) < _EXAMPLES and job.name not in examples:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,7 @@ _VARYING = re.compile(
     rf"|{_SEPARATED}(?=[0-9a-f]*\d)[0-9a-f]{{8,}}{_SEPARATED_END}"
     rf"|{_SEPARATED}\d+{_SEPARATED_END}"
 )
+_UNKEPT = re.compile("[\0\ud800-\udfff]")
 _REPEATED = re.compile(r"\*(?:[\s_\-.,:;/#=@+|]*\*)+")
 
 
@@ -37,7 +38,7 @@ def pattern_of(name: str) -> str:
 
 def is_text(value: str) -> bool:
     """Return whether all databases can keep it: JSON can have halves of characters, and zeros."""
-    return "\0" not in value and not any("\ud800" <= one <= "\udfff" for one in value)
+    return not _UNKEPT.search(value)
 
 
 @dataclass(frozen=True)
@@ -61,15 +62,13 @@ class Job:
             A value is no text, or is too long.
         """
         found = {}
-        for field in fields(cls):
-            value = values.get(field.name)
+        for name in _FIELDS:
+            value = values.get(name)
             if value is None:
                 continue
             if not isinstance(value, str) or len(value) > LONGEST or not is_text(value):
-                raise ValueError(
-                    f"{field.name} of a job must be text of at most {LONGEST} characters"
-                )
-            found[field.name] = value
+                raise ValueError(f"{name} of a job must be text of at most {LONGEST} characters")
+            found[name] = value
         return cls(**found)
 
     @property
@@ -85,4 +84,7 @@ class Job:
 
     def to_dict(self) -> dict[str, str]:
         """Return its fields."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in _FIELDS}
+
+
+_FIELDS = tuple(one.name for one in fields(Job))

@@ -12,7 +12,7 @@ from typing import Any
 
 from treadle.coordinator._jobs import Job, is_text
 
-__all__ = ["DEFAULT_SETTINGS", "Rule", "Verdict", "decide", "in_share", "version_matches"]
+__all__ = ["DEFAULT_SETTINGS", "Rule", "Rules", "Verdict", "decide", "in_share", "version_matches"]
 
 # What a job of Spark needs; the servers' address is the coordinator's own option.
 DEFAULT_SETTINGS = {"spark.shuffle.manager": "io.treadle.spark.TreadleShuffleManager"}
@@ -20,6 +20,8 @@ DEFAULT_SETTINGS = {"spark.shuffle.manager": "io.treadle.spark.TreadleShuffleMan
 _MOST_PATTERNS = 1000
 _LONGEST_PATTERN = 400
 _MOST_SETTINGS = 200
+_MOST_KINDS = 5000
+_Check = Callable[[str], bool]
 # A profile is on pages and in command lines: secrets are given as files.
 _SECRET = re.compile(
     r"(secret|password|passwd|token|credential|access\.?key)(?!.*file)", re.IGNORECASE
@@ -112,25 +114,38 @@ class Rule:
         return self.is_on and after_begin and (self.ends is None or now < self.ends)
 
     @cached_property
-    def _checks(self) -> tuple[tuple[str, Callable[[str], bool]], ...]:
-        """The lists that are not empty: of which field of a job, and whether it is among them."""
+    def _checks(self) -> tuple[tuple[str, _Check], ...]:
+        """The lists that are not empty, but those of names: of which field of a job, and whether it is among them."""
         return tuple(
             (field, _matcher(found)) for name, field in _FIELDS if (found := getattr(self, name))
         )
 
     @cached_property
-    def _exceptions(self) -> tuple[tuple[str, Callable[[str], bool]], ...]:
-        told = (("user", self.except_users), ("name", self.except_names))
-        return tuple((field, _matcher(found)) for field, found in told if found)
+    def _names(self) -> tuple[_Check | None, _Check | None]:
+        named, left_out = self.names, self.except_names
+        return _matcher(named) if named else None, _matcher(left_out) if left_out else None
+
+    @cached_property
+    def _left_out(self) -> _Check:
+        return _matcher(self.except_users)
 
     def matches(self, job: Job) -> bool:
         """Return whether the lists take a job; its share is another question."""
+        return self.matches_kind(job) and self.matches_name(job.name)
+
+    def matches_kind(self, job: Job) -> bool:
+        """Return whether the lists take jobs like this one, whatever their name."""
         for name, is_among in self._checks:
             if not is_among(getattr(job, name)):
                 return False
         if self.versions and not any(version_matches(one, job.version) for one in self.versions):
             return False
-        return not any(is_among(getattr(job, name)) for name, is_among in self._exceptions)
+        return not self._left_out(job.user)
+
+    def matches_name(self, name: str) -> bool:
+        """Return whether the lists take a name."""
+        takes, leaves_out = self._names
+        return (takes is None or takes(name)) and not (leaves_out is not None and leaves_out(name))
 
     def takes(self, job: Job, now: float) -> bool:
         """Return whether it decides about a job at this time."""
@@ -138,8 +153,7 @@ class Rule:
 
 
 _FIELDS = (
-    ("clusters", "cluster"), ("queues", "queue"), ("users", "user"), ("names", "name"),
-    ("engines", "engine"),
+    ("clusters", "cluster"), ("queues", "queue"), ("users", "user"), ("engines", "engine"),
 )  # fmt: skip
 _LISTS = ("clusters", "queues", "users", "names", "engines", "versions", "except_users", "except_names")  # fmt: skip
 
@@ -153,6 +167,27 @@ class Verdict:
     rule: Rule | None = None
 
 
+class Rules(tuple[Rule, ...]):
+    """Rules in their order. Which of them are about jobs of a kind is found once for each kind: many jobs are like it."""
+
+    def __new__(cls, rules: Iterable[Rule] = ()) -> Rules:
+        made = super().__new__(cls, rules)
+        made._kinds = {}
+        return made
+
+    _kinds: dict[tuple[str, ...], tuple[Rule, ...]]
+
+    def about(self, job: Job) -> tuple[Rule, ...]:
+        """Return those that take jobs like this one, whatever their name."""
+        kind = (job.cluster, job.queue, job.user, job.engine, job.version)
+        found = self._kinds.get(kind)
+        if found is None:
+            if len(self._kinds) >= _MOST_KINDS:
+                self._kinds.clear()
+            found = self._kinds[kind] = tuple(one for one in self if one.matches_kind(job))
+        return found
+
+
 def decide(job: Job, rules: Iterable[Rule], *, is_on: bool, now: float) -> Verdict:
     """Return what the rules say: one that refuses wins, else the first that takes the job.
 
@@ -162,8 +197,8 @@ def decide(job: Job, rules: Iterable[Rule], *, is_on: bool, now: float) -> Verdi
         return Verdict(False, "the service is switched off for all jobs")
     first: Rule | None = None
     outside: Rule | None = None
-    for rule in rules:
-        if not rule.is_current(now) or not rule.matches(job):
+    for rule in (rules if isinstance(rules, Rules) else Rules(rules)).about(job):
+        if not rule.is_current(now) or not rule.matches_name(job.name):
             continue
         if not in_share(job, rule.id, rule.percent):
             outside = outside or rule
@@ -212,7 +247,7 @@ def version_matches(text: str, version: str) -> bool:
     return holds
 
 
-def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
+def _matcher(patterns: Sequence[str]) -> _Check:
     """Return whether a text is what any of some globs says: each is read once, and not for each job."""
     exact = frozenset(one for one in patterns if not re.search(r"[*?\[]", one))
     globs = [re.compile(translate(one)).match for one in patterns if one not in exact]

@@ -23,7 +23,7 @@ from treadle.coordinator._diagnosis import Finding, diagnose
 from treadle.coordinator._dry_run import DryRun, try_rule
 from treadle.coordinator._jobs import LONGEST, Job
 from treadle.coordinator._measures import Application
-from treadle.coordinator._rules import DEFAULT_SETTINGS, Rule, decide
+from treadle.coordinator._rules import DEFAULT_SETTINGS, Rule, Rules, decide
 from treadle.coordinator._tuning import Change, Proposal, Tuning, Window
 from treadle.coordinator._watching import Alert, End, History, judge
 
@@ -88,7 +88,7 @@ class Coordinator:
         self._promised, self._summed = 0, -math.inf
         # Read anew by each writing transaction that changes them. Readers take the whole tuple.
         self._lock = threading.Lock()
-        self._rules: tuple[tuple[Rule, ...], bool, tuple[Window, ...]]
+        self._rules: tuple[Rules, bool, tuple[Window, ...]]
         self._rules = self.database.read(_rules_of)
 
     def close(self) -> None:
@@ -409,7 +409,7 @@ class Coordinator:
     # Rules
 
     @property
-    def rules(self) -> tuple[Rule, ...]:
+    def rules(self) -> Rules:
         """The present rules, in their order."""
         return self._rules[0]
 
@@ -578,9 +578,9 @@ def _names(values: Mapping[str, Any], field: str) -> frozenset[str]:
     return frozenset(names)
 
 
-def _rules_of(connection: sa.Connection) -> tuple[tuple[Rule, ...], bool, tuple[Window, ...]]:
+def _rules_of(connection: sa.Connection) -> tuple[Rules, bool, tuple[Window, ...]]:
     windows = tuple(Window(*one) for one in _store.setting(connection, "windows", []))
-    return tuple(_store.rules(connection)), bool(_store.setting(connection, "is_on", True)), windows
+    return Rules(_store.rules(connection)), bool(_store.setting(connection, "is_on", True)), windows
 
 
 def _job(row: Mapping[str, Any]) -> Job:

@@ -62,7 +62,7 @@ pub fn inventory() -> (Inventory, Vec<InventoryRun>) {
             attempt: AttemptId(12 << 32 | u64::from(map)),
             number: 0,
         };
-        let mut builder = TableBuilder::new(SHUFFLE, GENERATION, batch, 8);
+        let mut builder = TableBuilder::new(SHUFFLE, GENERATION, batch, 80);
         for partition in [0, 4, 5] {
             builder.push(partition, &TALLY);
         }

@@ -48,6 +48,7 @@ public class TreadleShuffleManager extends SortShuffleManager {
     settings = new Settings(conf);
     if (isDriver) {
       settings.check();
+      CoordinatorReport.enable(conf);
       Reliability.begin();
       refusal = refused();
       if (refusal == null) {
@@ -117,6 +118,7 @@ public class TreadleShuffleManager extends SortShuffleManager {
         shuffleId,
         why);
     Reliability.lost();
+    CoordinatorReport.fellBack();
     return super.registerShuffle(shuffleId, dependency);
   }
 

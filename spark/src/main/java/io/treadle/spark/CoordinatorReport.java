@@ -1,0 +1,220 @@
+package io.treadle.spark;
+
+import java.io.IOException;
+import java.io.OutputStream;
+import java.net.HttpURLConnection;
+import java.net.InetAddress;
+import java.net.URI;
+import java.net.URLEncoder;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Paths;
+import java.util.Locale;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.spark.SparkConf;
+import org.apache.spark.executor.TaskMetrics;
+import org.apache.spark.scheduler.SparkListener;
+import org.apache.spark.scheduler.SparkListenerApplicationEnd;
+import org.apache.spark.scheduler.SparkListenerApplicationStart;
+import org.apache.spark.scheduler.SparkListenerEvent;
+import org.apache.spark.scheduler.SparkListenerJobEnd;
+import org.apache.spark.scheduler.SparkListenerStageCompleted;
+import org.apache.spark.scheduler.SparkListenerTaskEnd;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+import scala.Option;
+
+/**
+ * Tells the coordinator how an application ended, which had a decision of it. Nothing here fails an application: it is
+ * told after the last job, within two seconds, and what goes wrong is a line of the log.
+ */
+public final class CoordinatorReport extends SparkListener {
+  static final String COORDINATOR = "spark.treadle.coordinator";
+  static final String TOKEN_FILE = "spark.treadle.coordinator.tokenFile";
+  static final String DECISION = "spark.treadle.decision";
+
+  private static final Logger LOG = LoggerFactory.getLogger(CoordinatorReport.class);
+  private static final String LISTENERS = "spark.extraListeners";
+  private static final int MILLIS = 2000;
+  private static final int LONGEST_ERROR = 2000;
+  private static final AtomicInteger FALLBACKS = new AtomicInteger();
+
+  private final SparkConf conf;
+  private long began = System.currentTimeMillis();
+  private long shuffled;
+  private long input;
+  private long blockedMillis;
+  private long retries;
+  private int stages;
+  private boolean hasFailed;
+  private boolean hasLostShuffle;
+  private String error = "";
+
+  public CoordinatorReport(SparkConf conf) {
+    this.conf = conf;
+  }
+
+  /** Has Spark make one, if there are a coordinator and a decision. In the driver, before Spark starts its listeners. */
+  static void enable(SparkConf conf) {
+    FALLBACKS.set(0);
+    if (!conf.contains(COORDINATOR) || !conf.contains(DECISION)) {
+      return;
+    }
+    String others = conf.get(LISTENERS, "");
+    String own = CoordinatorReport.class.getName();
+    if (!others.contains(own)) {
+      conf.set(LISTENERS, others.isEmpty() ? own : others + "," + own);
+    }
+  }
+
+  /** A shuffle is in files of executors. */
+  static void fellBack() {
+    FALLBACKS.incrementAndGet();
+  }
+
+  @Override
+  public void onApplicationStart(SparkListenerApplicationStart event) {
+    began = event.time();
+  }
+
+  @Override
+  public void onTaskEnd(SparkListenerTaskEnd event) {
+    TaskMetrics metrics = event.taskMetrics();
+    if (event.taskInfo().failed()) {
+      retries++;
+    } else if (metrics != null && event.taskInfo().successful()) {
+      shuffled += metrics.shuffleWriteMetrics().bytesWritten();
+      input += metrics.inputMetrics().bytesRead();
+      blockedMillis += metrics.shuffleReadMetrics().fetchWaitTime();
+    }
+  }
+
+  @Override
+  public void onStageCompleted(SparkListenerStageCompleted event) {
+    Option<String> failure = event.stageInfo().failureReason();
+    if (failure.isEmpty()) {
+      stages++;
+    } else {
+      hasLostShuffle |= failure.get().contains("FetchFailed");
+    }
+  }
+
+  @Override
+  public void onJobEnd(SparkListenerJobEnd event) {
+    // The last one counts: an application may go on after a job that failed.
+    hasFailed = !event.jobResult().getClass().getSimpleName().startsWith("JobSucceeded");
+    if (hasFailed) {
+      error = event.jobResult().toString();
+    }
+  }
+
+  @Override
+  public void onOtherEvent(SparkListenerEvent event) {
+    // It is of Spark SQL, which is not there in each application. A driver that dies after a query's jobs says so here.
+    if (!event.getClass().getSimpleName().equals("SparkListenerSQLExecutionEnd")) {
+      return;
+    }
+    try {
+      Object told = event.getClass().getMethod("errorMessage").invoke(event);
+      if (told instanceof Option && ((Option<?>) told).isDefined()) {
+        String message = String.valueOf(((Option<?>) told).get());
+        hasFailed = !message.isEmpty();
+        error = hasFailed ? message : error;
+      }
+    } catch (ReflectiveOperationException older) {
+      LOG.debug("This Spark does not say how queries end", older);
+    }
+  }
+
+  @Override
+  public void onApplicationEnd(SparkListenerApplicationEnd event) {
+    String body = body(event.time());
+    // Looking up a name has no timeout of its own.
+    Thread thread = new Thread(() -> send(body), "treadle-report");
+    thread.setDaemon(true);
+    thread.start();
+    try {
+      thread.join(MILLIS);
+    } catch (InterruptedException interrupted) {
+      Thread.currentThread().interrupt();
+    }
+    if (thread.isAlive()) {
+      LOG.warn("The coordinator did not take the end of this application within {} ms", MILLIS);
+    }
+  }
+
+  private String body(long ended) {
+    String cause = hasFailed ? (hasLostShuffle ? "service" : "job") : "";
+    String text = error.substring(0, Math.min(error.length(), LONGEST_ERROR));
+    return String.format(
+        Locale.ROOT,
+        "{\"failed\": %b, \"cause\": \"%s\", \"error\": \"%s\", \"duration\": %.3f, \"at\": %.3f, "
+            + "\"shuffle_bytes\": %d, \"input_bytes\": %d, \"stages\": %d, \"blocked\": %.3f, \"retries\": %d, "
+            + "\"fallbacks\": %d}",
+        hasFailed,
+        cause,
+        hasFailed ? escaped(text) : "",
+        Math.max(0, ended - began) / 1e3,
+        ended / 1e3,
+        shuffled,
+        input,
+        stages,
+        blockedMillis / 1e3,
+        retries,
+        FALLBACKS.get());
+  }
+
+  /** As a text of JSON, in ASCII: halves of characters and signs of control are escaped, too. */
+  private static String escaped(String text) {
+    StringBuilder found = new StringBuilder();
+    for (char one : text.toCharArray()) {
+      boolean isPlain = one >= ' ' && one < 127 && one != '"' && one != '\\';
+      found.append(isPlain ? String.valueOf(one) : String.format(Locale.ROOT, "\\u%04x", (int) one));
+    }
+    return found.toString();
+  }
+
+  private void send(String body) {
+    try {
+      String base = conf.get(COORDINATOR).replaceAll("/+$", "");
+      String id = URLEncoder.encode(conf.get(DECISION), "UTF-8").replace("+", "%20");
+      URI uri = URI.create(base + "/api/jobs/" + id + "/end");
+      HttpURLConnection call = (HttpURLConnection) uri.toURL().openConnection();
+      call.setConnectTimeout(MILLIS);
+      call.setReadTimeout(MILLIS);
+      call.setInstanceFollowRedirects(false);
+      call.setRequestMethod("POST");
+      call.setDoOutput(true);
+      call.setRequestProperty("Content-Type", "application/json");
+      String file = conf.get(TOKEN_FILE, null);
+      if (file != null) {
+        call.setRequestProperty("Authorization", "Bearer " + token(file, uri));
+      }
+      byte[] bytes = body.getBytes(StandardCharsets.UTF_8);
+      call.setFixedLengthStreamingMode(bytes.length);
+      try (OutputStream out = call.getOutputStream()) {
+        out.write(bytes);
+      }
+      int status = call.getResponseCode();
+      call.disconnect();
+      if (status != 200) {
+        LOG.warn("The coordinator did not take the end of this application: HTTP {}", status);
+      }
+    } catch (IOException | RuntimeException failure) {
+      LOG.warn("The coordinator did not take the end of this application: {}", failure.toString());
+    }
+  }
+
+  private static String token(String file, URI uri) throws IOException {
+    boolean isHere = InetAddress.getByName(uri.getHost()).isLoopbackAddress();
+    if (!"https".equals(uri.getScheme()) && !isHere) {
+      throw new IOException("a token is sent by https:// alone, or within this machine");
+    }
+    String word = new String(Files.readAllBytes(Paths.get(file)), StandardCharsets.UTF_8).trim();
+    // What else is in the file may be another secret: it is neither sent nor shown.
+    if (!word.matches("[\\x21-\\x7e]+")) {
+      throw new IOException(TOKEN_FILE + " must have one token, and nothing else");
+    }
+    return word;
+  }
+}

@@ -1,0 +1,131 @@
+"""Kubernetes' webhook: an AdmissionReview as an API server sends it, and what its patch makes of the application."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from fastapi.testclient import TestClient
+
+from treadle.coordinator import _store
+from treadle.coordinator._access import Access
+from treadle.coordinator._app import app_of
+from treadle.coordinator._rules import Rule
+from treadle.coordinator._service import Coordinator
+
+PARTITIONS = "spark.sql.shuffle.partitions"
+MANAGER = "spark.shuffle.manager"
+
+
+class Served:
+    def __init__(self, folder: Path) -> None:
+        self.coordinator = Coordinator(f"sqlite:///{folder}/c.db", servers="etcd://e/t")
+        self.coordinator.keep_rule(Rule("etl", queues=("etl",)), "olga")
+        access = Access({}, hosts=["testserver"])
+        self.path = f"/webhook/kubernetes/{access.new_token('kubernetes', 'job')}"
+        self.client = TestClient(app_of(self.coordinator, access))
+
+    def ask(self, review: Any) -> dict[str, Any]:
+        told = self.client.post(self.path, json=review)
+        assert told.status_code == 200, told.text
+        body = told.json()
+        assert (body["apiVersion"], body["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+        assert body["response"]["uid"] == review["request"]["uid"]
+        # No application is refused.
+        assert body["response"]["allowed"] is True
+        return body["response"]
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    one = Served(tmp_path)
+    yield one
+    one.coordinator.close()
+
+
+def review(conf: dict[str, str] | None = None, **request: Any) -> dict[str, Any]:
+    spec: dict[str, Any] = {"type": "Scala", "mode": "cluster", "sparkVersion": "3.5.9"}
+    if conf is not None:
+        spec["sparkConf"] = conf
+    made = {
+        "apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication",
+        "metadata": {"name": "daily-20261130", "namespace": "etl"}, "spec": spec,
+    }  # fmt: skip
+    asked = {
+        "uid": "705ab4f5-6393-11e8-b7cc-42010a800002", "operation": "CREATE", "namespace": "etl",
+        "userInfo": {"username": "ann"}, "dryRun": False, "object": made, **request,
+    }  # fmt: skip
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked}
+
+
+def patched(response: dict[str, Any]) -> dict[str, str]:
+    assert response["patchType"] == "JSONPatch"
+    (one,) = json.loads(base64.b64decode(response["patch"]))
+    assert (one["op"], one["path"]) == ("add", "/spec/sparkConf")
+    return one["value"]
+
+
+def test_an_application_gets_what_was_decided(served: Served) -> None:
+    asked = review({PARTITIONS: "40", "spark.mine": "x"})
+    conf = patched(served.ask(asked))
+    assert conf == {
+        PARTITIONS: "40", "spark.mine": "x", "spark.treadle.servers": "etcd://e/t",
+        MANAGER: "io.treadle.spark.TreadleShuffleManager", "spark.treadle.decision": asked["request"]["uid"],
+    }  # fmt: skip
+    row = served.coordinator.database.read(lambda c: _store.job_of(c, asked["request"]["uid"]))
+    told = {name: row[name] for name in ("queue", "user", "name", "engine", "version")}
+    assert told == {
+        "queue": "etl", "user": "ann", "name": "daily-20261130", "engine": "spark", "version": "3.5.9",
+    }  # fmt: skip
+    # Kubernetes may send a request again.
+    assert patched(served.ask(asked)) == conf
+
+
+def test_the_users_own_manager_stays(served: Served) -> None:
+    conf = patched(served.ask(review({MANAGER: "org.example.Other"})))
+    assert conf[MANAGER] == "org.example.Other"
+    assert "spark.treadle.servers" not in conf
+
+
+def test_an_application_without_settings_gets_a_table(served: Served) -> None:
+    assert patched(served.ask(review()))["spark.treadle.servers"] == "etcd://e/t"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        review(dryRun=True),
+        review(operation="UPDATE"),
+        review({"spark.treadle.decision": "known"}),
+        review(object={"kind": "Pod", "spec": {}}),
+        review(object=None),
+    ],
+)
+def test_others_are_left_as_they_are(served: Served, asked: dict[str, Any]) -> None:
+    assert "patch" not in served.ask(asked)
+    assert served.coordinator.database.read(_store.jobs_page) == []
+
+
+def test_who_has_no_token_may_not_ask(served: Served) -> None:
+    paths = ("/webhook/kubernetes", "/webhook/kubernetes/wrong")
+    assert [served.client.post(one, json=review()).status_code for one in paths] == [401, 401]
+
+
+@pytest.mark.parametrize("body", [[], {}, {"request": {}}, {"request": {"uid": 1}}])
+def test_what_is_no_review_is_refused(served: Served, body: Any) -> None:
+    assert served.client.post(served.path, json=body).status_code == 422
+
+
+def test_the_manifest_asks_this_server_and_fails_nothing(served: Served) -> None:
+    file = Path(__file__).parents[2] / "packaging" / "kubernetes" / "coordinator-webhook.yaml"
+    (hook,) = yaml.safe_load(file.read_text())["webhooks"]
+    assert served.path.startswith(hook["clientConfig"]["service"]["path"].removesuffix("TOKEN"))
+    assert (hook["failurePolicy"], hook["admissionReviewVersions"]) == ("Ignore", ["v1"])
+    assert hook["timeoutSeconds"] <= 2
+    (rule,) = hook["rules"]
+    assert (rule["operations"], rule["resources"]) == (["CREATE"], ["sparkapplications"])

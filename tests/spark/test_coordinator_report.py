@@ -1,0 +1,95 @@
+"""The plugin tells the coordinator how an application ended."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from application_support import LONG
+from conftest import Place
+from waiting import until
+
+
+class Coordinator:
+    """Takes what is reported."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str | None, dict[str, Any]]] = []
+        told = self.told
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                told.append((self.path, self.headers["Authorization"], body))
+                self.send_response(200)
+                self.send_header("Content-Length", "2")
+                self.end_headers()
+                self.wfile.write(b"{}")
+
+            def log_message(self, *_arguments: object) -> None:
+                """Say nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+        self.thread.start()
+
+    @property
+    def settings(self) -> dict[str, str]:
+        url = f"http://127.0.0.1:{self.server.server_port}/"
+        return {"spark.treadle.coordinator": url, "spark.treadle.decision": "a b"}
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join(LONG)
+
+
+@pytest.fixture
+def coordinator() -> Iterator[Coordinator]:
+    one = Coordinator()
+    yield one
+    one.close()
+
+
+def test_an_end_is_reported(shared_place: Place, coordinator: Coordinator) -> None:
+    token = shared_place.directory / "token"
+    token.write_text("0123456789abcdef\n")
+    told = {"spark.treadle.coordinator.tokenFile": str(token)}
+    application = shared_place.application({**coordinator.settings, **told}, master="local[2]")
+    assert application.run("reduced")
+    events = application.stop()
+    until(lambda: bool(coordinator.told), application.said, LONG)
+    ((path, login, end),) = coordinator.told
+    assert (path, login) == ("/api/jobs/a%20b/end", "Bearer 0123456789abcdef")
+    tasks = [one for one in events if one["Event"] == "SparkListenerTaskEnd"]
+    written = [one["Task Metrics"]["Shuffle Write Metrics"]["Shuffle Bytes Written"] for one in tasks]  # fmt: skip
+    assert end["shuffle_bytes"] == sum(written) > 0
+    assert (end["failed"], end["error"], end["fallbacks"]) == (False, "", 0)
+    assert end["duration"] > 0
+
+
+def test_shuffles_of_stock_are_counted(shared_place: Place, coordinator: Coordinator) -> None:
+    nowhere = {"spark.treadle.servers": "127.0.0.1:1", "spark.treadle.connectTimeout": "1s"}
+    application = shared_place.application({**coordinator.settings, **nowhere}, master="local[2]")
+    assert application.run("reduced")
+    application.stop()
+    until(lambda: bool(coordinator.told), application.said, LONG)
+    ((_, login, end),) = coordinator.told
+    assert login is None
+    assert end["fallbacks"] > 0
+
+
+def test_an_application_ends_without_its_coordinator(shared_place: Place) -> None:
+    gone = Coordinator()
+    settings = gone.settings
+    gone.close()
+    application = shared_place.application(settings, master="local[2]")
+    assert application.run("reduced")
+    application.stop()
+    assert application.process.returncode == 0
+    assert "did not take the end of this application" in application.log.read_text()

@@ -94,7 +94,7 @@ export function claim(names: Iterable<string>): void {
 
 const others = new Map<string, Look>();
 
-/** What a group, or a function of a profile, looks like. */
+/** What a group looks like. */
 export function look(name: string): Look {
   const [own] = parts(name);
   let found = looks.get(own) ?? others.get(own);

@@ -9,10 +9,8 @@ import { health, heard, life, overview, replaced, watch } from "./link";
 import { writing } from "./parts/small";
 import { go, href, route } from "./route";
 import { Groups } from "./views/groups";
-import { Logs } from "./views/logs";
 import { Overview } from "./views/overview";
-import { Profile } from "./views/profile";
-import { Casts, Shuffles } from "./views/shuffles";
+import { Shuffles } from "./views/shuffles";
 import { Stream } from "./views/stream";
 import { Task } from "./views/task";
 import { Transfers } from "./views/transfers";
@@ -26,10 +24,7 @@ const VIEWS = [
   { id: "workers", title: "Workers", key: "4", view: Workers },
   { id: "transfers", title: "Transfers", key: "5", view: Transfers },
   { id: "shuffles", title: "Shuffles", key: "6", view: Shuffles },
-  { id: "casts", title: "Casts", key: "7", view: Casts },
-  { id: "profile", title: "Profile", key: "8", view: Profile },
-  { id: "logs", title: "Logs", key: "9", view: Logs },
-  { id: "task", title: "Task", key: "0", view: Task },
+  { id: "task", title: "Task", key: "7", view: Task },
 ] as const;
 
 const help = signal(false);
@@ -124,7 +119,7 @@ function State() {
 }
 
 const KEYS: [string, string][] = [
-  ["1 … 9, 0", "the views"],
+  ["1 … 7", "the views"],
   ["/", "find a task by its key"],
   ["t", "light or dark"],
   ["?", "this help"],

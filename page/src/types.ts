@@ -111,7 +111,6 @@ export interface Overview {
   /** The same of the whole run. */
   whole?: Series;
   shuffles?: Shuffle[];
-  casts?: Record<string, unknown>[];
   errors?: Failure[];
   events?: Happening[];
   verdicts?: Verdict[];

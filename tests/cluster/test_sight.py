@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
+from pathlib import Path
 from urllib.parse import quote
 
 import dask
@@ -315,11 +316,20 @@ def test_the_history_of_a_killed_scheduler_opens(start, join, tmp_path):
         _core.History(cut)
 
 
-def observed(*arguments, **environment):
+def observe(*arguments, **environment):
     command = [sys.executable, "-m", "treadle", "observe", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=2 * SOON, env={**os.environ, **environment}
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=2 * SOON,
+        env={**os.environ, **environment},
+        check=False,
     )
+
+
+def observed(*arguments, **environment):
+    done = observe(*arguments, **environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -345,16 +355,26 @@ def test_observe_says_the_same_in_text(tmp_path):
         until(lambda: "forgotten" in observed(link, "task", "slow-1"))
         found = json.loads(observed(link, "groups", "--json"))
         assert {"inc", "divide", "slow"} <= {one["name"] for one in found["groups"]}
+        # Nobody between hears the token.
+        assert "inc" in observed(link, "groups", http_proxy="http://127.0.0.1:9")
         # By the scheduler's address, with its secret.
         found = observed(client.scheduler.address, "groups")
         assert "inc" in found
     assert "inc" in observed(str(path), "groups")
     assert "(history)" in observed(str(path))
-    done = subprocess.run(
-        [sys.executable, "-m", "treadle", "observe", str(path), "nothing"],
-        capture_output=True,
-        text=True,
-        timeout=SOON,
-    )
+    # The newest of a directory.
+    path.rename(tmp_path / "one.history")
+    assert "(history)" in observed(str(tmp_path))
+    for place, code, told in (
+        (str(path), 1, "no such file"),
+        (str(Path(__file__).parent), 1, "no history"),
+        (f"{link} b", 1, "no pages"),
+        ("http://127.0.0.1:9/?token=x", 1, "no pages"),
+    ):
+        done = observe(place)
+        assert done.returncode == code, done.stderr
+        assert told in done.stderr
+        assert "Traceback" not in done.stderr
+    done = observe(str(tmp_path), "nothing")
     assert done.returncode == 2
     assert "nothing" in done.stderr

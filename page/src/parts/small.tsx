@@ -49,13 +49,18 @@ export const STATES = [
   ["waiting", "waiting"],
 ] as const;
 
-/** How many tasks of a group are in a state. Who knows only how many ran says so as done. */
+/**
+ * How many tasks of a group are in a state. Who knows only how often they ran says so: of each run that
+ * ended well there is a task that is done, and a task that failed has run no more than that.
+ */
 export function inState(group: Group, state: (typeof STATES)[number][0]): number {
   if (group.memory === undefined && group.released === undefined && group.runs !== undefined) {
-    const failed = group.failed ?? 0;
-    const ended = Math.max(0, Math.min(group.total ?? group.runs, group.runs) - failed);
+    const total = group.total ?? group.runs;
+    const ended = Math.max(0, Math.min(total, group.runs - (group.failed ?? 0)));
+    const failed = Math.min(group.failed ?? 0, total - ended);
     if (state === "memory") return ended;
-    if (state === "waiting") return group.waiting ?? Math.max(0, (group.total ?? 0) - ended - failed - (group.running ?? 0));
+    if (state === "failed") return failed;
+    if (state === "waiting") return group.waiting ?? Math.max(0, total - ended - failed - (group.running ?? 0));
   }
   return group[state] ?? 0;
 }

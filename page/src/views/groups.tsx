@@ -22,14 +22,14 @@ const COLUMNS: Column<Group>[] = [
     title: "failed",
     width: "58px",
     number: true,
-    sort: (g) => g.failed,
-    cell: (g) => ((g.failed ?? 0) > 0 ? <em class="bad">✕ {count(g.failed)}</em> : count(g.failed)),
+    sort: (g) => inState(g, "failed"),
+    cell: (g) => (inState(g, "failed") > 0 ? <em class="bad">✕ {count(inState(g, "failed"))}</em> : count(inState(g, "failed"))),
   },
   { id: "runs", title: "runs", width: "66px", number: true, hint: "with those that were repeated", sort: (g) => g.runs, cell: (g) => count(g.runs) },
   { id: "seconds", title: "computed", width: "84px", number: true, hint: "seconds of threads", sort: (g) => g.seconds, cell: (g) => seconds(g.seconds) },
   { id: "mean", title: "mean", width: "72px", number: true, sort: (g) => g.mean, cell: (g) => seconds(g.mean) },
   { id: "max", title: "longest", width: "72px", number: true, sort: (g) => g.max, cell: (g) => seconds(g.max) },
-  { id: "fetch", title: "fetching", width: "76px", number: true, sort: (g) => g.fetch_seconds, cell: (g) => seconds(g.fetch_seconds) },
+  { id: "fetch", title: "inputs", hint: "reading them", width: "76px", number: true, sort: (g) => g.fetch_seconds, cell: (g) => seconds(g.fetch_seconds) },
   { id: "bytes", title: "bytes", width: "80px", number: true, hint: "of the values", sort: (g) => g.bytes, cell: (g) => bytes(g.bytes) },
 ];
 
@@ -61,7 +61,7 @@ const GroupBox = memo(({ group, x, y, on }: BoxProps) => {
   const wide = BOX.width - 20;
   return (
     <g
-      class={`box ${on ? "on" : ""} ${(group.failed ?? 0) > 0 ? "bad" : ""}`}
+      class={`box ${on ? "on" : ""} ${inState(group, "failed") > 0 ? "bad" : ""}`}
       transform={`translate(${x} ${y})`}
       onClick={() => set({ group: on ? undefined : group.id })}
       onKeyDown={(event: KeyboardEvent) => {
@@ -90,7 +90,7 @@ const GroupBox = memo(({ group, x, y, on }: BoxProps) => {
         })}
       <text x="12" y="45" class="small">
         {count(done(group))} / {count(group.total)}
-        {(group.failed ?? 0) > 0 ? `  ✕ ${count(group.failed)}` : ""}
+        {inState(group, "failed") > 0 ? `  ✕ ${count(inState(group, "failed"))}` : ""}
       </text>
       <text x={BOX.width - 8} y="45" class="small end">
         {(group.running ?? 0) > 0 ? `${count(group.running)} running` : seconds(group.mean)}
@@ -193,7 +193,6 @@ export function Groups() {
           more={
             <nav class="links">
               <a href={href("stream", { group: group.id, from: group.from, to: group.to })}>task stream</a>
-              <a href={href("profile", { group: group.id })}>profile</a>
             </nav>
           }
         >
@@ -203,15 +202,15 @@ export function Groups() {
             <Fact name="running">{count(group.running)}</Fact>
             <Fact name="in memory">{count(group.memory)}</Fact>
             <Fact name="released">{count(group.released)}</Fact>
-            <Fact name="failed" bad={(group.failed ?? 0) > 0}>
-              {count(group.failed)}
+            <Fact name="failed" bad={inState(group, "failed") > 0}>
+              {count(inState(group, "failed"))}
             </Fact>
             <Fact name="runs">{count(group.runs)}</Fact>
             <Fact name="computed">{seconds(group.seconds)}</Fact>
             <Fact name="mean · median · longest">
               {seconds(group.mean)} · {seconds(group.median)} · {seconds(group.max)}
             </Fact>
-            <Fact name="fetching">{seconds(group.fetch_seconds)}</Fact>
+            <Fact name="reading inputs">{seconds(group.fetch_seconds)}</Fact>
             <Fact name="bytes">{bytes(group.bytes)}</Fact>
             <Fact name="first · last">
               {moment(group.from, now?.began)} · {moment(group.to, now?.began)}

@@ -6,7 +6,7 @@ import { bytes, count, DASH, decimal, moment, perSecond, percent, seconds, short
 import { overview } from "../link";
 import { Chart } from "../parts/chart";
 import { Memory } from "../parts/memory";
-import { done, Empty, Fact, GroupName, Legend, Panel, Progress, Share, SIGNS, STATES, TaskLink, workerName } from "../parts/small";
+import { done, Empty, Fact, GroupName, inState, Legend, Panel, Progress, Share, SIGNS, STATES, TaskLink, workerName } from "../parts/small";
 import { go, href } from "../route";
 import type { Overview as Told, Series, Verdict, Worker } from "../types";
 
@@ -289,7 +289,7 @@ export function Overview() {
                   </a>
                   <Progress group={group} />
                   <span class="number">
-                    {(group.failed ?? 0) > 0 && <em class="bad">✕ {count(group.failed)} </em>}
+                    {inState(group, "failed") > 0 && <em class="bad">✕ {count(inState(group, "failed"))} </em>}
                     {count(done(group))} / {count(group.total)}
                   </span>
                 </li>

@@ -1,6 +1,6 @@
-/** Shuffles and casts: what the scheduler knows of them. */
+/** Shuffles: what the scheduler knows of them. */
 
-import { bytes, count, DASH, decimal, shorten, text } from "../format";
+import { bytes, count, DASH, decimal, shorten } from "../format";
 import { overview } from "../link";
 import { Empty, Share } from "../parts/small";
 import { Table, type Column } from "../parts/table";
@@ -61,43 +61,6 @@ export function Shuffles() {
         rows={shuffles}
         columns={COLUMNS}
         id={(row, n) => row.name ?? n}
-        sort={route.value.with.get("sort") ?? undefined}
-        onSort={(sort) => set({ sort })}
-      />
-    </div>
-  );
-}
-
-type Cast = Record<string, unknown>;
-
-function cell(name: string, value: unknown): string {
-  if (typeof value === "number" && /bytes/.test(name)) return bytes(value);
-  return shorten(text(value), 200);
-}
-
-export function Casts() {
-  const casts = overview.value?.casts;
-  if (casts === undefined) return <Empty>Casts are not recorded.</Empty>;
-  if (casts.length === 0) return <Empty>No cast has been made.</Empty>;
-  const names = [...new Set(casts.flatMap((cast) => Object.keys(cast)))].slice(0, 12);
-  const columns: Column<Cast>[] = names.map((name, n) => {
-    const number = casts.every((cast) => cast[name] === undefined || cast[name] === null || typeof cast[name] === "number");
-    return {
-      id: name,
-      title: name.replaceAll("_", " "),
-      width: n === 0 || !number ? "minmax(110px, 2fr)" : "minmax(84px, 1fr)",
-      number,
-      sort: (cast) => (typeof cast[name] === "number" ? cast[name] : cast[name] === undefined ? undefined : text(cast[name])),
-      cell: (cast) => <bdi title={shorten(text(cast[name]), 400)}>{cell(name, cast[name])}</bdi>,
-    };
-  });
-  return (
-    <div class="column whole">
-      <Table
-        label="Casts"
-        rows={casts}
-        columns={columns}
-        id={(_, n) => n}
         sort={route.value.with.get("sort") ?? undefined}
         onSort={(sort) => set({ sort })}
       />

@@ -103,7 +103,6 @@ export function Workers() {
           </dl>
           <nav class="links">
             <a href={href("stream", { worker: worker.id })}>task stream</a>
-            <a href={href("logs", { worker: worker.id })}>logs</a>
           </nav>
         </section>
       )}

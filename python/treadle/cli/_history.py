@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import click
@@ -29,7 +30,9 @@ def history(path: str, http: str, http_token_file: str | None) -> None:
             raise click.UsageError("--http none: nothing would be shown")
         shown = _core.History(path, **pages)
         try:
-            announce(f"history at {shown.http}")
+            # A file keeps no token, as with `treadle scheduler`.
+            link = shown.http if sys.stdout.isatty() else shown.http.partition("?")[0]
+            announce(f"history at {link}")
             read, unreadable = shown.counts
             if unreadable:
                 announce(f"{unreadable} of {read + unreadable} events cannot be read")

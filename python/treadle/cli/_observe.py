@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.client import HTTPException
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit
-from urllib.request import urlopen
+from urllib.request import ProxyHandler, build_opener
 
 import click
 
@@ -24,6 +26,8 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 # Seconds for an answer.
 _PATIENCE = 10.0
+# Pages are asked directly: a proxy from the environment would see the token.
+_open = build_opener(ProxyHandler({})).open
 _TOPICS = ("overview", "workers", "groups", "transfers", "shuffles", "errors", "memory", "task")
 
 
@@ -51,13 +55,16 @@ class _Pages:
         base = self._link.path.removesuffix("/").removesuffix("/status")
         url = f"{self._link.scheme}://{self._link.netloc}{base}{path}?{parts}"
         try:
-            with urlopen(url, timeout=_PATIENCE) as answer:
+            with _open(url, timeout=_PATIENCE) as answer:
                 return json.load(answer)
         except HTTPError as error:
             text = error.read().decode(errors="replace").strip()
             with suppress(ValueError, KeyError, TypeError):
                 text = json.loads(text)["error"]
             raise click.ClickException(f"{path}: {text}") from None
+        except (OSError, ValueError, HTTPException) as error:
+            where = f"{self._link.scheme}://{self._link.netloc}"
+            raise click.ClickException(f"{where} has no pages of a cluster: {error}") from None
 
 
 @click.command()
@@ -95,20 +102,18 @@ def observe(
     if bool(places) != (topic == "task") or len(places) > 1:
         raise click.UsageError("task needs a KEY, and nothing else has one")
     with clear_errors():
-        shown: Any = None
+        path = None if place is None else _history_at(place)
         try:
-            if place is not None and place.startswith(("http://", "https://")):
+            if path is not None:
+                link = None
+            elif place is not None and place.startswith(("http://", "https://")):
                 link = place
-            elif place is not None and os.path.isfile(place):
-                from treadle import _core
-
-                shown = _core.History(place)
-                link = shown.http
             else:
                 link = _link_of(place, scheduler_file, tls, insecure, secret_file)
-            pages = _Pages(link)
             while True:
-                _show(pages, topic, places, as_json)
+                # A history grows while its scheduler lives: it is read each time.
+                with _pages_of(link, path) as pages:
+                    _show(pages, topic, places, as_json)
                 if not watch:
                     break
                 time.sleep(2)
@@ -116,9 +121,43 @@ def observe(
         except KeyboardInterrupt:
             if not watch:
                 raise
-        finally:
-            if shown is not None:
-                shown.close()
+
+
+def _history_at(place: str) -> str | None:
+    """Return the history that a place names: a file, or the newest one of a directory.
+
+    Raises
+    ------
+    click.ClickException
+        It looks like a path, and there is no such file.
+    """
+    if "://" in place:
+        return None
+    if os.path.isdir(place):
+        found = [path for path in Path(place).glob("*.history") if path.is_file()]
+        if not found:
+            raise click.ClickException(f"{place} has no history (*.history)")
+        return str(max(found, key=lambda path: path.stat().st_mtime))
+    if os.path.isfile(place):
+        return place
+    if os.path.exists(place) or os.sep in place or place.endswith(".history"):
+        raise click.ClickException(f"{place}: no such file")
+    return None
+
+
+@contextmanager
+def _pages_of(link: str | None, path: str | None) -> Iterator[_Pages]:
+    """Yield pages by their link, or those of a history, which are served meanwhile."""
+    if path is None:
+        yield _Pages(link or "")
+        return
+    from treadle import _core
+
+    shown = _core.History(path)
+    try:
+        yield _Pages(shown.http)
+    finally:
+        shown.close()
 
 
 def _link_of(

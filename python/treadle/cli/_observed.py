@@ -81,15 +81,20 @@ def _overview(found: dict[str, Any]) -> Iterator[str]:
     gone = len(found["workers"]) - len(workers)
     process = sum(one.get("process") or 0 for one in workers)
     spilled = sum(one.get("spilled") or 0 for one in workers)
+    more = (
+        f", and {found['more_workers']} that are not counted here"
+        if found.get("more_workers")
+        else ""
+    )
     yield (
-        f"workers: {len(workers)} with {threads} threads, {gone} gone; "
+        f"workers: {len(workers)} with {threads} threads, {gone} gone{more}; "
         f"{_bytes(process)} of memory, {_bytes(spilled)} on disk"
     )
     yield (
         f"spans: {spans['kept']} kept in {_bytes(spans['bytes'])} of {_bytes(spans['limit'])}, "
         f"{spans['lost']} lost"
     )
-    yield f"errors: {len(found['errors'])}, events: {len(found['events'])}"
+    yield f"latest errors: {len(found['errors'])}, events: {len(found['events'])}"
     yield ""
     for verdict in found["verdicts"]:
         yield f"{verdict['severity'].upper()} [{verdict['rule']}] {verdict['text']}"
@@ -102,13 +107,24 @@ def _overview(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _groups(found: dict[str, Any]) -> Iterator[str]:
-    head = ("group", "runs", "of", "failed", "mean", "max", "all", "inputs", "bytes", "reads")
+    head = (
+        "group",
+        "tasks",
+        "runs",
+        "failed",
+        "mean",
+        "max",
+        "computed",
+        "reading inputs",
+        "bytes",
+        "depends on",
+    )
     names = {one["id"]: one["name"] for one in found["groups"]}
     rows = [
         (
             one["name"],
-            one["runs"],
             one.get("total"),
+            one["runs"],
             one["failed"],
             _seconds(one["mean"]),
             _seconds(one["max"]),

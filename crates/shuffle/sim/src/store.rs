@@ -14,11 +14,13 @@ pub(super) type CopyName = (ShuffleId, GroupId);
 /// An inventory, and the runs of its copy.
 pub(super) type Described = (Inventory, Vec<u64>);
 
-/// An inventory, and the objects of its runs with what is said of their batches.
+/// The object of a run, and of each of its batches what the inventory says: rows, and bytes.
+type WrittenRun = (u64, Vec<(BatchId, Tally, u64)>);
+
 #[derive(Clone)]
 struct Written {
     inventory: Inventory,
-    runs: Vec<(u64, Vec<(BatchId, Tally, u64)>)>,
+    runs: Vec<WrittenRun>,
 }
 
 #[derive(Default)]

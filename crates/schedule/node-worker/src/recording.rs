@@ -58,6 +58,8 @@ pub struct Timed {
     pub nbytes: u64,
     /// Whether it has one.
     pub is_good: bool,
+    /// Whether it asked to run again elsewhere: no value, and no failure either.
+    pub is_given_back: bool,
 }
 
 #[derive(Debug, Default)]
@@ -140,7 +142,7 @@ impl Recorder {
             group,
             lane: task.lane.min(u16::MAX.into()) as u16,
             kind: Kind::Task,
-            failed: !task.is_good,
+            failed: !task.is_good && !task.is_given_back,
         });
     }
 
@@ -393,6 +395,7 @@ mod tests {
             ended: number,
             nbytes: 0,
             is_good: true,
+            is_given_back: false,
         }
     }
 
@@ -454,6 +457,23 @@ mod tests {
         let bytes = draft.encode();
         let batch = Batch::decode(&bytes).unwrap();
         assert_eq!(batch.keys, [(2, &key[..])]);
+    }
+
+    #[test]
+    fn a_task_that_asks_to_run_elsewhere_has_not_failed() {
+        let recorder = Recorder::default();
+        let key = Bytes::from(Value::str("inc-1").to_bytes());
+        for is_given_back in [false, true] {
+            let task = Timed {
+                is_good: false,
+                is_given_back,
+                ..timed(1)
+            };
+            recorder.ran(&task, &key);
+        }
+        let state = lock(&recorder.state);
+        let failed: Vec<bool> = state.records.iter().map(|record| record.failed).collect();
+        assert_eq!(failed, [true, false]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use tracing::warn;
+use tracing::{error, warn};
 use treadle_reactor::thread::{self, caught, lock};
 use treadle_sight::history::{MAGIC, put_block};
 use treadle_sight::{Event, Sight, about_error};
@@ -92,7 +92,11 @@ pub(crate) fn start(
     );
     let body = move || {
         if let Err(reason) = caught(|| watcher.run()) {
-            warn!(target: treadle_log::SCHEDULER, "{reason}: nothing is recorded any more");
+            error!(target: treadle_log::SCHEDULER, "{reason}: nothing is recorded any more");
+            watcher.inbox.fail(&reason.to_string());
+            if let Some(history) = &mut watcher.history {
+                let _ = history.flush();
+            }
         }
     };
     Ok(SightThread {

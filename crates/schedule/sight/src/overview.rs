@@ -25,7 +25,8 @@ pub struct Tasks {
 pub struct Kept {
     /// How many.
     pub kept: u64,
-    /// How many are not: for lack of room here or at workers, or of time.
+    /// How many are not: for lack of room here or at workers, or of time. A batch of them that nobody had
+    /// time for counts as one.
     pub lost: u64,
     /// What they take.
     pub bytes: u64,

@@ -489,7 +489,11 @@ impl Sight {
             rate: rate as f64 / 10.0,
             spans: Kept {
                 kept: self.ring.kept(),
-                lost: self.ring.lost() + self.lost,
+                lost: self
+                    .ring
+                    .lost()
+                    .saturating_add(self.lost)
+                    .saturating_add(self.dropped),
                 bytes: self.ring.bytes() as u64,
                 limit: self.ring.limit() as u64,
                 from,
@@ -601,6 +605,7 @@ impl Sight {
     fn verdicts(&self) -> Vec<Verdict> {
         let mut facts = Facts {
             lost_spans: self.lost,
+            dropped: self.dropped,
             ..Facts::default()
         };
         for step in self.times.recent().skip(SECONDS - MINUTE) {

@@ -101,6 +101,8 @@ pub struct Facts {
     pub assigned: u64,
     pub shuffles: Vec<ShuffleFacts>,
     pub lost_spans: u64,
+    /// Batches of them, and other news, that the scheduler had no time for.
+    pub dropped: u64,
 }
 
 /// A shuffle, as rules see it.
@@ -385,13 +387,16 @@ fn short_tasks(facts: &Facts, into: &mut Vec<Verdict>) {
 
 /// What is not drawn.
 fn lost_spans(facts: &Facts, into: &mut Vec<Verdict>) {
-    if facts.lost_spans > 0 {
-        let text = format!(
-            "{} spans were lost at workers or on the way: pictures lack them, sums too",
-            facts.lost_spans
-        );
-        into.push(verdict("lost-spans", Severity::Note, "stream", text));
-    }
+    let lost = match (facts.lost_spans, facts.dropped) {
+        (0, 0) => return,
+        (lost, 0) => format!("{lost} spans were lost at workers"),
+        (0, dropped) => format!("{dropped} batches of spans were dropped for lack of time"),
+        (lost, dropped) => format!(
+            "{lost} spans were lost at workers, and {dropped} batches of them dropped for lack of time"
+        ),
+    };
+    let text = format!("{lost}: pictures lack them, sums too");
+    into.push(verdict("lost-spans", Severity::Note, "stream", text));
 }
 
 #[cfg(test)]
@@ -452,6 +457,7 @@ mod tests {
                 largest: 150_000_000,
             }],
             lost_spans: 0,
+            dropped: 0,
         }
     }
 
@@ -498,6 +504,7 @@ mod tests {
         });
         assert_eq!(short, ["short-tasks"]);
         assert_eq!(rules(|facts| facts.lost_spans = 1), ["lost-spans"]);
+        assert_eq!(rules(|facts| facts.dropped = 1), ["lost-spans"]);
     }
 
     #[test]

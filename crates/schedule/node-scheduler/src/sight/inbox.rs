@@ -19,7 +19,7 @@ use super::submissions::Submitted;
 
 /// Bytes that may wait; then batches are dropped.
 const MOST: usize = 64 << 20;
-/// Things that may wait; then all but questions are dropped.
+/// Things that may wait; then all but questions and who comes and goes are dropped.
 const MOST_ITEMS: usize = 1 << 14;
 /// Questions that may wait.
 const MOST_QUESTIONS: usize = 16;
@@ -118,6 +118,8 @@ impl Inbox {
         let has_room = match what {
             What::Ask(..) => state.questions < MOST_QUESTIONS,
             What::Raised { .. } => state.errors < MOST_ERRORS,
+            // Who is there, nothing else says; and there are no more of these than workers come and go.
+            What::Event(Event::Joined { .. } | Event::Lost { .. }) => true,
             _ => state.bytes + bytes <= MOST && state.items.len() < MOST_ITEMS,
         };
         if !has_room {
@@ -236,6 +238,21 @@ mod tests {
         let (items, dropped) = inbox.take().unwrap();
         assert_eq!((items.len(), dropped), (MOST_ITEMS, 1));
         assert!(inbox.take().is_none());
+    }
+
+    #[test]
+    fn who_comes_and_goes_is_never_dropped() {
+        let inbox = Inbox::new();
+        for _ in 0..MOST_ITEMS {
+            inbox.event(Event::Dropped(0));
+        }
+        inbox.event(Event::Lost {
+            worker: WorkerId(1),
+            cause: "it was killed".into(),
+            drained: false,
+        });
+        let (items, dropped) = inbox.take().unwrap();
+        assert_eq!((items.len(), dropped), (MOST_ITEMS + 1, 0));
     }
 
     #[test]

@@ -615,7 +615,11 @@ impl Sight {
             facts.fetched = facts.fetched.saturating_add(step.fetched);
             facts.spilled = facts.spilled.saturating_add(step.spilled);
             facts.snapshots += step.snapshots;
-            facts.starved += step.starved;
+            if step.tasks > 0 {
+                // Where nothing runs, nobody waits for tasks either.
+                facts.looks += step.snapshots;
+                facts.starved += step.starved;
+            }
             facts.narrow += step.narrow;
         }
         if let Some(tasks) = self.tasks {

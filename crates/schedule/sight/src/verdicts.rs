@@ -90,9 +90,10 @@ pub struct Facts {
     pub spilled: u64,
     /// Threads of the workers that are there.
     pub threads: u32,
-    /// Snapshots of the last minute; those with nothing to do beyond what runs; those in which tasks
-    /// waited for few others.
+    /// Snapshots of the last minute; those within seconds in which tasks ended; those of them with nothing
+    /// to do beyond what runs; those of all in which tasks waited for few others.
     pub snapshots: u64,
+    pub looks: u64,
     pub starved: u64,
     pub narrow: u64,
     /// Tasks that wait for inputs now.
@@ -349,15 +350,11 @@ fn critical_path(facts: &Facts, into: &mut Vec<Verdict>) {
 /// Workers have nothing to do between the tasks that come.
 fn client(facts: &Facts, into: &mut Vec<Verdict>) {
     let has_room =
-        facts.busy_seconds < 0.5 * 60.0_f64.min(facts.snapshots as f64) * f64::from(facts.threads);
-    if facts.snapshots >= 20
-        && facts.starved * 10 >= facts.snapshots * 7
-        && facts.tasks >= 20
-        && has_room
-    {
+        facts.busy_seconds < 0.5 * 60.0_f64.min(facts.looks as f64) * f64::from(facts.threads);
+    if facts.looks >= 20 && facts.starved * 10 >= facts.looks * 7 && facts.tasks >= 20 && has_room {
         let text = format!(
             "workers wait for the client: {} tasks came in the last minute, and at {} of {} looks none was waiting",
-            facts.tasks, facts.starved, facts.snapshots
+            facts.tasks, facts.starved, facts.looks
         );
         into.push(verdict("client", Severity::Note, "stream", text));
     }
@@ -446,6 +443,7 @@ mod tests {
             spilled: 0,
             threads: 4,
             snapshots: 20,
+            looks: 20,
             starved: 2,
             narrow: 2,
             waiting: 100,
@@ -530,6 +528,12 @@ mod tests {
         );
         assert_eq!(rules(|facts| facts.fetch_seconds = 39.0), [""; 0]);
         assert_eq!(rules(|facts| facts.narrow = 11), [""; 0]);
+        // Nothing came for most of the minute.
+        let idle = rules(|facts| {
+            (facts.looks, facts.starved) = (3, 3);
+            facts.busy_seconds = 1.0;
+        });
+        assert_eq!(idle, [""; 0]);
     }
 
     #[test]

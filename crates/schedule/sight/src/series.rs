@@ -21,7 +21,7 @@ pub(crate) struct Step {
     pub(crate) fetched: u64,
     /// Bytes that went to disk, or came back.
     pub(crate) spilled: u64,
-    /// Nanoseconds of transfers.
+    /// Nanoseconds in which values were under way, of each pair of workers.
     pub(crate) fetching: u64,
     /// The most bytes of values, and of processes, that a snapshot had.
     pub(crate) managed: u64,

@@ -347,7 +347,6 @@ impl Sight {
             failed: record.failed,
         });
         let end = span.end();
-        let time = end.saturating_sub(start);
         let mut step = Step::default();
         match record.kind {
             Kind::Task => {
@@ -360,10 +359,10 @@ impl Sight {
                 step.tasks = 1;
             }
             Kind::Fetch => {
-                self.transfers
-                    .add(peer, row, record.bytes, time, record.failed);
+                let pair = (peer, row);
+                let times = (start, end);
+                step.fetching = self.transfers.add(pair, record.bytes, times, record.failed);
                 step.fetched = record.bytes;
-                step.fetching = time;
             }
             Kind::Spill => step.spilled = record.bytes,
             _ => {}
@@ -596,6 +595,7 @@ impl Sight {
             names: rows.iter().map(|&row| self.workers.name(row)).collect(),
             bytes: table(&rows, &self.transfers, |pair| pair.bytes),
             seconds: table(&rows, &self.transfers, |pair| seconds(pair.time)),
+            waiting_seconds: table(&rows, &self.transfers, |pair| seconds(pair.waiting)),
             count: table(&rows, &self.transfers, |pair| pair.count),
             failed: table(&rows, &self.transfers, |pair| pair.failed),
             more,

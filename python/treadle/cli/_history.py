@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from treadle.cli._basics import announce, clear_errors
 from treadle.cli._long_running import Ending, http_option, http_token_option, pages_of
 
-__all__ = ["history"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["history", "lacks"]
+
+
+def lacks(shown: Any) -> Iterator[str]:
+    """Yield what of a history could not be read."""
+    read, unreadable = shown.counts
+    if unreadable:
+        yield f"{unreadable} of {read + unreadable} events cannot be read"
+    if shown.unread:
+        yield f"{shown.unread} bytes are damaged or cut off, and left out"
 
 
 @click.command()
@@ -30,9 +43,8 @@ def history(path: str, http: str, http_token_file: str | None) -> None:
         shown = _core.History(path, **pages)
         try:
             announce(f"history at {shown.http}")
-            read, unreadable = shown.counts
-            if unreadable:
-                announce(f"{unreadable} of {read + unreadable} events cannot be read")
+            for lack in lacks(shown):
+                announce(lack)
             ending = Ending()
             pause = threading.Event()
             while not ending.asked:

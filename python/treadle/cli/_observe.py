@@ -16,6 +16,7 @@ import click
 
 from treadle.cli import _observed
 from treadle.cli._basics import clear_errors
+from treadle.cli._history import lacks
 from treadle.cli._long_running import scheduler_of, security_options
 
 __all__ = ["observe"]
@@ -104,6 +105,8 @@ def observe(
 
                 shown = _core.History(place)
                 link = shown.http
+                for lack in lacks(shown):
+                    click.echo(f"{place}: {lack}", err=True)
             else:
                 link = _link_of(place, scheduler_file, tls, insecure, secret_file)
             pages = _Pages(link)

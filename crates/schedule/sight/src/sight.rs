@@ -97,6 +97,8 @@ pub struct Sight {
     /// Spans that workers lost, and batches that nobody had time for.
     lost: u64,
     dropped: u64,
+    /// Bytes and events of a history that could not be read.
+    unread: (u64, u64),
 }
 
 impl Sight {
@@ -119,7 +121,13 @@ impl Sight {
             now: 0,
             lost: 0,
             dropped: 0,
+            unread: (0, 0),
         }
+    }
+
+    /// Of the history that this was read from, so many bytes and events could not be read.
+    pub fn lacks(&mut self, bytes: u64, events: u64) {
+        self.unread = (bytes, events);
     }
 
     /// Takes in what happened.
@@ -606,6 +614,7 @@ impl Sight {
         let mut facts = Facts {
             lost_spans: self.lost,
             dropped: self.dropped,
+            unread: self.unread,
             ..Facts::default()
         };
         for step in self.times.recent().skip(SECONDS - MINUTE) {

@@ -104,6 +104,8 @@ pub struct Facts {
     pub lost_spans: u64,
     /// Batches of them, and other news, that the scheduler had no time for.
     pub dropped: u64,
+    /// Bytes and events of a history that could not be read.
+    pub unread: (u64, u64),
 }
 
 /// A shuffle, as rules see it.
@@ -119,6 +121,7 @@ pub struct ShuffleFacts {
 pub fn judge(facts: &Facts) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     lost_workers(facts, &mut verdicts);
+    damaged_history(facts, &mut verdicts);
     paused(facts, &mut verdicts);
     errors(facts, &mut verdicts);
     spilling(facts, &mut verdicts);
@@ -396,6 +399,20 @@ fn lost_spans(facts: &Facts, into: &mut Vec<Verdict>) {
     into.push(verdict("lost-spans", Severity::Note, "stream", text));
 }
 
+/// What was written is not all there.
+fn damaged_history(facts: &Facts, into: &mut Vec<Verdict>) {
+    let what = match facts.unread {
+        (0, 0) => return,
+        (bytes, 0) => format!("{bytes} bytes of this history are damaged or cut off"),
+        (0, events) => format!("{events} events of this history cannot be read"),
+        (bytes, events) => format!(
+            "{bytes} bytes of this history are damaged or cut off, and {events} events cannot be read"
+        ),
+    };
+    let text = format!("{what}: what they tell is missing everywhere");
+    into.push(verdict("damaged-history", Severity::Warn, "stream", text));
+}
+
 #[cfg(test)]
 mod tests {
     use alloc::vec;
@@ -456,6 +473,7 @@ mod tests {
             }],
             lost_spans: 0,
             dropped: 0,
+            unread: (0, 0),
         }
     }
 
@@ -503,6 +521,9 @@ mod tests {
         assert_eq!(short, ["short-tasks"]);
         assert_eq!(rules(|facts| facts.lost_spans = 1), ["lost-spans"]);
         assert_eq!(rules(|facts| facts.dropped = 1), ["lost-spans"]);
+        for unread in [(5, 0), (0, 5), (5, 5)] {
+            assert_eq!(rules(|facts| facts.unread = unread), ["damaged-history"]);
+        }
     }
 
     #[test]

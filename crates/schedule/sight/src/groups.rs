@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 /// How many groups are told apart; what else there is counts as one of them.
 pub const MOST_GROUPS: usize = 2_000;
 /// The name of all others.
-const OTHERS: &str = "(other groups)";
+pub const OTHERS: &str = "(other groups)";
 /// Characters of a name that are kept.
 const LONGEST: usize = 200;
 /// Inputs of a group that are kept.
@@ -116,6 +116,9 @@ impl Groups {
         let name = &name[..end];
         if let Some(number) = self.by_name.get(name) {
             return *number;
+        }
+        if name == OTHERS {
+            return 0;
         }
         if self.groups.len() == MOST_GROUPS {
             return 0;
@@ -237,6 +240,7 @@ mod tests {
         groups.check();
         assert_eq!(groups.get(0).unwrap().runs, 11);
         assert_eq!(groups.intern("group-0"), 1);
+        assert_eq!(Groups::new().intern(OTHERS), 0);
     }
 
     #[test]

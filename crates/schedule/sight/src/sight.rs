@@ -21,7 +21,7 @@ use crate::series::{SECOND, SECONDS, Step, Times};
 use crate::span::{Kind, Parts, Span, lane};
 use crate::transfers::{Pair, Transfers};
 use crate::verdicts::{Facts, GroupFacts, ShuffleFacts, Verdict, WorkerFacts, judge};
-use crate::workers::{Worker, Workers};
+use crate::workers::{UNKNOWN, Worker, Workers};
 
 /// Errors that are kept.
 const MOST_ERRORS: usize = 50;
@@ -164,7 +164,7 @@ impl Sight {
                 memory,
             } => {
                 let row = self.workers.row(worker.0);
-                if let Some(row) = self.workers.get_mut(row) {
+                if let Some(row) = row.and_then(|row| self.workers.get_mut(row)) {
                     row.name.clone_from(name);
                     row.address.clone_from(address);
                     row.host.clone_from(host);
@@ -180,14 +180,14 @@ impl Sight {
                 drained,
             } => {
                 let row = self.workers.row(worker.0);
-                if let Some(row) = self.workers.get_mut(row) {
+                if let Some(row) = row.and_then(|row| self.workers.get_mut(row)) {
                     row.gone = Some(cause.clone());
                     row.left = *drained;
                     row.state = None;
                     row.cpu = None;
                 }
                 let kind = if *drained { "left" } else { "lost" };
-                self.note(kind, self.workers.name(row), cause.clone());
+                self.note(kind, self.workers.name_of(worker.0), cause.clone());
             }
             Event::Snapshot(snapshot) => self.snapshot(snapshot),
             Event::Failed {
@@ -196,12 +196,11 @@ impl Sight {
                 worker,
                 text,
             } => {
-                let row = self.workers.row(worker.0);
                 let group = treadle_types::keys::prefix_of_text(key).to_string();
                 self.errors.push_back(ErrorRow {
                     key: crate::about_error(key),
                     group,
-                    worker: self.workers.name(row),
+                    worker: self.workers.name_of(worker.0),
                     time: self.now,
                     text: crate::about_error(text),
                 });
@@ -262,9 +261,9 @@ impl Sight {
         };
         let mut threads = 0;
         for state in &snapshot.workers {
+            let name = self.workers.name_of(state.worker);
             let row = self.workers.row(state.worker);
-            let name = self.workers.name(row);
-            let Some(worker) = self.workers.get_mut(row) else {
+            let Some(worker) = row.and_then(|row| self.workers.get_mut(row)) else {
                 continue;
             };
             step.managed = step.managed.saturating_add(state.managed);
@@ -290,7 +289,11 @@ impl Sight {
 
     fn batch(&mut self, id: u32, bytes: &[u8]) -> Result<(), Malformed> {
         let batch = Batch::decode(bytes)?;
-        let row = self.workers.row(id);
+        let Some(row) = self.workers.row(id) else {
+            let lost = batch.head.lost.saturating_add(batch.records().len() as u64);
+            self.lost = self.lost.saturating_add(lost);
+            return Ok(());
+        };
         for (number, name) in &batch.names {
             let group = self.groups.intern(name);
             if let Some(worker) = self.workers.get_mut(row) {
@@ -325,7 +328,8 @@ impl Sight {
         let computed = self.aligned(record.computed, offset);
         let end = self.aligned(record.ended, offset);
         let peer = match record.kind {
-            Kind::Fetch => self.workers.row(record.group),
+            // A worker may say anything: that makes nobody known.
+            Kind::Fetch => self.workers.find(record.group).unwrap_or(UNKNOWN),
             _ => 0,
         };
         let Some(worker) = self.workers.get_mut(row) else {

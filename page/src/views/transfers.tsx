@@ -33,6 +33,11 @@ const SHOWN = {
   },
 } as const;
 
+/** The server sums what all requests took. What is beyond the time in which any was under way, they waited. */
+function behindOthers(all: number | undefined, some: number | undefined): number | undefined {
+  return all === undefined || some === undefined ? undefined : Math.max(0, all - some);
+}
+
 type Kind = keyof typeof SHOWN;
 
 /** From light to dark, so that it reads without hues: Viridis (van der Walt, Smith) at five places. */
@@ -176,7 +181,7 @@ export function Transfers() {
         to,
         bytes: value.bytes?.[from]?.[to],
         seconds: value.seconds?.[from]?.[to],
-        waiting: value.waiting_seconds?.[from]?.[to],
+        waiting: behindOthers(value.waiting_seconds?.[from]?.[to], value.seconds?.[from]?.[to]),
         count: value.count?.[from]?.[to],
         failed: value.failed?.[from]?.[to],
       };

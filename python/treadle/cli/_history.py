@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import sys
 import threading
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from treadle.cli._basics import announce, clear_errors
 from treadle.cli._long_running import Ending, http_option, http_token_option, pages_of
 
-__all__ = ["history"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["history", "lacks"]
+
+
+def lacks(shown: Any) -> Iterator[str]:
+    """Yield what of a history could not be read."""
+    read, unreadable = shown.counts
+    if unreadable:
+        yield f"{unreadable} of {read + unreadable} events cannot be read"
+    if shown.unread:
+        yield f"{shown.unread} bytes are damaged or cut off, and left out"
 
 
 @click.command()
@@ -33,9 +46,8 @@ def history(path: str, http: str, http_token_file: str | None) -> None:
             # A file keeps no token, as with `treadle scheduler`.
             link = shown.http if sys.stdout.isatty() else shown.http.partition("?")[0]
             announce(f"history at {link}")
-            read, unreadable = shown.counts
-            if unreadable:
-                announce(f"{unreadable} of {read + unreadable} events cannot be read")
+            for lack in lacks(shown):
+                announce(lack)
             ending = Ending()
             pause = threading.Event()
             while not ending.asked:

@@ -18,6 +18,7 @@ import click
 
 from treadle.cli import _observed
 from treadle.cli._basics import clear_errors
+from treadle.cli._history import lacks
 from treadle.cli._long_running import scheduler_of, security_options
 
 __all__ = ["observe"]
@@ -155,6 +156,8 @@ def _pages_of(link: str | None, path: str | None) -> Iterator[_Pages]:
 
     shown = _core.History(path)
     try:
+        for lack in lacks(shown):
+            click.echo(f"{path}: {lack}", err=True)
         yield _Pages(shown.http)
     finally:
         shown.close()

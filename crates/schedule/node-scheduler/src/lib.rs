@@ -97,6 +97,8 @@ pub struct Server {
     sight: Option<SightThread>,
     mailbox: Arc<Mailbox>,
     end: Arc<End>,
+    /// That of the threads.
+    process: u32,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -132,6 +134,11 @@ impl Server {
     /// Tells workers and clients that it ends, and ends. What was sent before reaches them, if they
     /// read it soon.
     pub fn close(&self) {
+        if self.process != std::process::id() {
+            // A forked child has none of the threads, and shares the parent's descriptors. Who had a lock may
+            // be none of its own either.
+            return;
+        }
         self.mailbox.end();
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread {
@@ -170,6 +177,11 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.close();
+        if self.process == std::process::id() {
+            self.close();
+        } else {
+            let thread = self.thread.get_mut();
+            std::mem::forget(thread.unwrap_or_else(PoisonError::into_inner).take());
+        }
     }
 }

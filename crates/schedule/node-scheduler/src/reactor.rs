@@ -122,6 +122,7 @@ pub(super) fn start(options: Options) -> Result<Server, NodeError> {
         sight,
         mailbox,
         end,
+        process: std::process::id(),
         thread: Mutex::new(Some(thread)),
     })
 }

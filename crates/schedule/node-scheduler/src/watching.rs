@@ -38,7 +38,8 @@ impl Hub {
         let Node::Worker(worker) = asker else {
             return Some(Err(OperationError::Invalid("sight: only workers record")));
         };
-        let Some(sight) = &self.sight else {
+        let Some(sight) = self.sight.as_ref().filter(|sight| !sight.is_over()) else {
+            // Then workers record no more.
             return Some(Err(OperationError::Invalid(
                 "sight: nothing is recorded here",
             )));

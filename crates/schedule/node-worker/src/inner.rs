@@ -2,6 +2,9 @@
 //!
 //! Three locks, in this order: who takes in what the scheduler says, who sends, and the machine. No
 //! Python runs and nothing waits under any of them, but for sending, which does not wait either.
+//!
+//! Two of the [recorder](recording) are beside them: who sends what was recorded, before the machine, and what
+//! was recorded, after it.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -58,6 +58,8 @@ pub struct Timed {
     pub nbytes: u64,
     /// Whether it has one.
     pub is_good: bool,
+    /// Whether it asked to run again elsewhere: no value, and no failure either.
+    pub is_given_back: bool,
 }
 
 #[derive(Debug, Default)]
@@ -83,7 +85,28 @@ struct State {
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
     is_on: AtomicBool,
+    /// Who holds this sends; taken before `state`, and before the worker's `machine`.
+    sending: Mutex<()>,
+    /// Taken last: under `machine`, when an answer comes. Nothing is locked under it.
     state: Mutex<State>,
+}
+
+/// What a batch will say.
+#[derive(Default)]
+struct Draft {
+    head: Head,
+    names: Vec<(u32, Box<str>)>,
+    keys: Vec<(u64, Bytes)>,
+    records: Vec<Record>,
+}
+
+impl Draft {
+    fn encode(self) -> Vec<u8> {
+        let names = self.names.iter().map(|(number, name)| (*number, &**name));
+        let keys = self.keys.iter().map(|(object, key)| (*object, &**key));
+        let (names, keys): (Vec<_>, Vec<_>) = (names.collect(), keys.collect());
+        Batch::encode(self.head, &names, &keys, self.records.into_iter())
+    }
 }
 
 impl Recorder {
@@ -119,7 +142,7 @@ impl Recorder {
             group,
             lane: task.lane.min(u16::MAX.into()) as u16,
             kind: Kind::Task,
-            failed: !task.is_good,
+            failed: !task.is_good && !task.is_given_back,
         });
     }
 
@@ -193,6 +216,67 @@ impl Recorder {
             state.clock.measured(asked, theirs, came);
         }
     }
+
+    /// Hands batches of what was recorded to `push`, which is called while `state` is not locked.
+    fn send(&self, processor: u64, disk: u64, is_last: bool, mut push: impl FnMut(Call)) {
+        // Batches leave in the order in which they were made.
+        let _sending = lock(&self.sending);
+        let mut state = lock(&self.state);
+        let now = clock::monotonic();
+        let (before, since) = mem::replace(&mut state.disk, (disk, now));
+        if disk > before && since > 0 {
+            let group = state.group("values on disk");
+            state.add(Record {
+                began: since,
+                read: since,
+                computed: now,
+                ended: now,
+                object: 0,
+                bytes: disk - before,
+                group,
+                lane: 0,
+                kind: Kind::Spill,
+                failed: false,
+            });
+        }
+        // The first one says nothing: what it measures is needed for the others.
+        let knows_clock = state.clock.offset.is_some();
+        if !knows_clock && (is_last || state.sent.0 > 0 && state.unanswered < UNANSWERED) {
+            state.unanswered += 1;
+            return;
+        }
+        if state.unanswered >= UNANSWERED && !is_last {
+            // The scheduler is slow: what comes to pass meanwhile waits in the ring.
+            state.unanswered += 1;
+            if !state.unanswered.is_multiple_of(UNANSWERED) {
+                return;
+            }
+        }
+        drop(state);
+        loop {
+            let (draft, more) = match knows_clock {
+                true => lock(&self.state).batch(processor),
+                false => (Draft::default(), false),
+            };
+            // Neither this nor what `push` waits for holds up who records.
+            let argument = draft.encode().into();
+            let mut state = lock(&self.state);
+            state.sent = (state.sent.0 + 1, clock::monotonic());
+            state.unanswered += 1;
+            let id = OURS | state.sent.0;
+            let is_enough = state.unanswered >= UNANSWERED;
+            drop(state);
+            push(Call {
+                id,
+                node: String::new(),
+                operation: SIGHT.into(),
+                argument,
+            });
+            if !more || is_enough || !self.is_on() {
+                return;
+            }
+        }
+    }
 }
 
 impl State {
@@ -224,26 +308,23 @@ impl State {
         number
     }
 
-    /// The next batch: its bytes, and whether there are more.
-    fn batch(&mut self, processor: u64) -> (Vec<u8>, bool) {
-        let head = Head {
-            offset: self.clock.offset.unwrap_or(0),
-            lost: mem::take(&mut self.lost),
-            processor,
-        };
-        let names = mem::take(&mut self.fresh);
-        let names: Vec<(u32, &str)> = names
-            .iter()
-            .map(|(number, name)| (*number, &**name))
-            .collect();
-        let keys = mem::take(&mut self.keys);
-        let keys: Vec<(u64, &[u8])> = keys.iter().map(|(object, key)| (*object, &**key)).collect();
+    /// The next batch, and whether there are more.
+    fn batch(&mut self, processor: u64) -> (Draft, bool) {
         let count = self.records.len().min(IN_BATCH);
-        let bytes = Batch::encode(head, &names, &keys, self.records.drain(..count));
+        let draft = Draft {
+            head: Head {
+                offset: self.clock.offset.unwrap_or(0),
+                lost: mem::take(&mut self.lost),
+                processor,
+            },
+            names: mem::take(&mut self.fresh),
+            keys: mem::take(&mut self.keys),
+            records: self.records.drain(..count).collect(),
+        };
         if self.records.is_empty() {
             self.records.shrink_to(FEW);
         }
-        (bytes, !self.records.is_empty())
+        (draft, !self.records.is_empty())
     }
 }
 
@@ -291,62 +372,17 @@ pub(super) fn send(inner: &Inner, is_last: bool) {
     let processor = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
     let stats = inner.values.store().stats();
     let disk = stats.written.nbytes + stats.read.nbytes;
-    let mut state = lock(&recorder.state);
-    let now = clock::monotonic();
-    let (before, since) = mem::replace(&mut state.disk, (disk, now));
-    if disk > before && since > 0 {
-        let group = state.group("values on disk");
-        state.add(Record {
-            began: since,
-            read: since,
-            computed: now,
-            ended: now,
-            object: 0,
-            bytes: disk - before,
-            group,
-            lane: 0,
-            kind: Kind::Spill,
-            failed: false,
-        });
-    }
-    // The first one says nothing: what it measures is needed for the others.
-    let knows_clock = state.clock.offset.is_some();
-    if !knows_clock && (is_last || state.sent.0 > 0 && state.unanswered < UNANSWERED) {
-        state.unanswered += 1;
-        return;
-    }
-    if state.unanswered >= UNANSWERED && !is_last {
-        // The scheduler is slow: what comes to pass meanwhile waits in the ring.
-        state.unanswered += 1;
-        if !state.unanswered.is_multiple_of(UNANSWERED) {
-            return;
-        }
-    }
-    loop {
-        let (bytes, more) = match knows_clock {
-            true => state.batch(processor),
-            false => {
-                let none = [].into_iter();
-                (Batch::encode(Head::default(), &[], &[], none), false)
-            }
-        };
-        state.sent = (state.sent.0 + 1, clock::monotonic());
-        state.unanswered += 1;
-        let call = Call {
-            id: OURS | state.sent.0,
-            node: String::new(),
-            operation: SIGHT.into(),
-            argument: bytes.into(),
-        };
+    recorder.send(processor, disk, is_last, |call| {
         lock(&inner.machine).outbox.push(FromWorker::Call(call));
-        if !more || state.unanswered >= UNANSWERED {
-            return;
-        }
-    }
+    });
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, mpsc};
+    use std::thread;
+    use std::time::Duration;
+
     use super::*;
 
     fn timed(number: u64) -> Timed {
@@ -359,6 +395,7 @@ mod tests {
             ended: number,
             nbytes: 0,
             is_good: true,
+            is_given_back: false,
         }
     }
 
@@ -373,7 +410,8 @@ mod tests {
         assert_eq!(state.records.capacity(), MOST);
         let mut read = 0;
         loop {
-            let (bytes, more) = state.batch(1);
+            let (draft, more) = state.batch(1);
+            let bytes = draft.encode();
             let batch = Batch::decode(&bytes).unwrap();
             if read == 0 {
                 assert_eq!(batch.head.lost, 5);
@@ -415,9 +453,27 @@ mod tests {
             ..timed(2)
         };
         recorder.ran(&long, &key);
-        let (bytes, _) = lock(&recorder.state).batch(0);
+        let (draft, _) = lock(&recorder.state).batch(0);
+        let bytes = draft.encode();
         let batch = Batch::decode(&bytes).unwrap();
         assert_eq!(batch.keys, [(2, &key[..])]);
+    }
+
+    #[test]
+    fn a_task_that_asks_to_run_elsewhere_has_not_failed() {
+        let recorder = Recorder::default();
+        let key = Bytes::from(Value::str("inc-1").to_bytes());
+        for is_given_back in [false, true] {
+            let task = Timed {
+                is_good: false,
+                is_given_back,
+                ..timed(1)
+            };
+            recorder.ran(&task, &key);
+        }
+        let state = lock(&recorder.state);
+        let failed: Vec<bool> = state.records.iter().map(|record| record.failed).collect();
+        assert_eq!(failed, [true, false]);
     }
 
     #[test]
@@ -450,5 +506,41 @@ mod tests {
         assert!(!recorder.is_on());
         recorder.start(b"");
         assert!(!recorder.is_on());
+    }
+
+    #[test]
+    fn answers_come_under_the_lock_that_sending_takes() {
+        let about = Value::Dict(vec![(Value::str(SIGHT), Value::Bool(true))]);
+        let recorder = Recorder::default();
+        recorder.start(&about.to_bytes());
+        let shared = Arc::new((recorder, Mutex::new(0_u64)));
+        let (done, wait) = mpsc::channel();
+        let (sender, theirs) = (Arc::clone(&shared), done.clone());
+        thread::spawn(move || {
+            let key = Bytes::from(Value::str("inc-1").to_bytes());
+            for number in 0..20_000 {
+                sender.0.ran(&timed(number), &key);
+                sender
+                    .0
+                    .send(number, 0, false, |call| *lock(&sender.1) = call.id);
+            }
+            let _ = theirs.send(());
+        });
+        thread::spawn(move || {
+            let result: Bytes = Value::Int(5).to_bytes().into();
+            // As long as the other sends, which has the other half of this.
+            while Arc::strong_count(&shared) > 1 {
+                let machine = lock(&shared.1);
+                shared.0.answered(&Answer {
+                    id: OURS | *machine,
+                    result: Ok(result.clone()),
+                });
+            }
+            let _ = done.send(());
+        });
+        for _ in 0..2 {
+            let ended = wait.recv_timeout(Duration::from_secs(60));
+            ended.expect("each waits for the other's lock");
+        }
     }
 }

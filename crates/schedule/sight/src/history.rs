@@ -2,7 +2,8 @@
 //!
 //! The file begins with [`MAGIC`]. A block is the length of its content (`u32`), a digest of it
 //! (`u64`), both little-endian, and the content: the time as a varint, and the event. A file that was cut
-//! off in the middle of a block ends before that block; so does one whose block was damaged.
+//! off in the middle of a block ends before that block. A block that was damaged is left out; if its length
+//! was, what follows is, too.
 
 use alloc::vec::Vec;
 
@@ -45,11 +46,12 @@ fn digest(bytes: &[u8]) -> u64 {
     state
 }
 
-/// The blocks of a file: times and events. What is behind the last whole block is left out; an event that
-/// cannot be read, of a newer version for one, is an error, and the next one follows.
+/// The blocks of a file: times and events. What is damaged, or behind the last whole block, is left out and
+/// counted; an event that cannot be read, of a newer version for one, is an error, and the next one follows.
 #[derive(Debug)]
 pub struct Blocks<'a> {
     rest: &'a [u8],
+    unread: u64,
 }
 
 impl<'a> Blocks<'a> {
@@ -57,14 +59,17 @@ impl<'a> Blocks<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
         Self {
             rest: bytes.strip_prefix(MAGIC).unwrap_or_default(),
+            unread: 0,
         }
     }
-}
 
-impl<'a> Iterator for Blocks<'a> {
-    type Item = Result<(u64, Event<'a>), Malformed>;
+    /// Bytes that were left out so far: all of them once there are no more blocks.
+    pub fn unread(&self) -> u64 {
+        self.unread
+    }
 
-    fn next(&mut self) -> Option<Self::Item> {
+    /// The content of the next block, whether it is whole, and what follows it.
+    fn split(&self) -> Option<(&'a [u8], bool, &'a [u8])> {
         let (head, rest) = self.rest.split_at_checked(HEAD)?;
         let length = u32::from_le_bytes(head[..4].try_into().ok()?) as usize;
         let expected = u64::from_le_bytes(head[4..].try_into().ok()?);
@@ -72,16 +77,29 @@ impl<'a> Iterator for Blocks<'a> {
             return None;
         }
         let (content, rest) = rest.split_at_checked(length)?;
-        if digest(content) != expected {
-            return None;
+        Some((content, digest(content) == expected, rest))
+    }
+}
+
+impl<'a> Iterator for Blocks<'a> {
+    type Item = Result<(u64, Event<'a>), Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while let Some((content, is_whole, rest)) = self.split() {
+            self.rest = rest;
+            if !is_whole {
+                self.unread += (HEAD + content.len()) as u64;
+                continue;
+            }
+            let mut reader = Reader::new(content);
+            return Some(match reader.number() {
+                Ok(now) => Event::decode(reader.rest()).map(|event| (now, event)),
+                Err(error) => Err(error),
+            });
         }
-        self.rest = rest;
-        let mut reader = Reader::new(content);
-        let now = match reader.number() {
-            Ok(now) => now,
-            Err(error) => return Some(Err(error)),
-        };
-        Some(Event::decode(reader.rest()).map(|event| (now, event)))
+        self.unread += self.rest.len() as u64;
+        self.rest = &[];
+        None
     }
 }
 
@@ -90,24 +108,41 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_was_cut_off_or_damaged_ends_at_the_last_whole_block() {
+    fn of_a_file_that_was_cut_off_or_damaged_the_whole_blocks_are_read() {
         let mut file = MAGIC.to_vec();
         let mut ends = Vec::new();
         for now in 0..20 {
             put_block(now * 1_000, &Event::Dropped(now), &mut file);
             ends.push(file.len());
         }
-        let read = |bytes: &[u8]| Blocks::new(bytes).map(Result::unwrap).count();
+        let read = |bytes: &[u8]| {
+            let mut blocks = Blocks::new(bytes);
+            let count = blocks.by_ref().map(Result::unwrap).count();
+            (count, blocks.unread())
+        };
+        assert_eq!(read(&file), (20, 0));
         for end in 0..=file.len() {
             let whole = ends.iter().filter(|whole| **whole <= end).count();
-            assert_eq!(read(&file[..end]), whole, "{end}");
+            let last = ends[..whole].last().copied().unwrap_or(MAGIC.len());
+            let unread = end.saturating_sub(last) as u64;
+            assert_eq!(read(&file[..end]), (whole, unread), "{end}");
         }
-        for at in MAGIC.len()..file.len() {
-            let mut damaged = file.clone();
-            damaged[at] ^= 0x10;
-            let whole = ends.iter().filter(|whole| **whole <= at).count();
-            assert_eq!(read(&damaged), whole, "{at}");
+        let mut from = MAGIC.len();
+        for (place, end) in ends.iter().copied().enumerate() {
+            for at in from..end {
+                let mut damaged = file.clone();
+                damaged[at] ^= 0x10;
+                let (count, unread) = read(&damaged);
+                if at < from + 4 {
+                    // Its length: what follows is lost, but for chance.
+                    assert!(count >= place && count < 20, "{at}");
+                    assert!(unread >= (end - from) as u64, "{at}");
+                } else {
+                    assert_eq!((count, unread), (19, (end - from) as u64), "{at}");
+                }
+            }
+            from = end;
         }
-        assert_eq!(read(b"something else"), 0);
+        assert_eq!(read(b"something else"), (0, 0));
     }
 }

@@ -41,7 +41,7 @@ mod workers;
 
 pub use batch::{Batch, Head, Record};
 pub use event::{Event, Shuffle, Snapshot, WorkerState, about_error};
-pub use groups::MOST_GROUPS;
+pub use groups::{MOST_GROUPS, OTHERS};
 pub use overview::{
     ErrorRow, EventRow, GroupRow, Kept, Matrix, Overview, Series, SpanRow, Tasks, WorkerRow,
 };

@@ -25,7 +25,8 @@ pub struct Tasks {
 pub struct Kept {
     /// How many.
     pub kept: u64,
-    /// How many are not: for lack of room here or at workers, or of time.
+    /// How many are not: for lack of room here or at workers, or of time. A batch of them that nobody had
+    /// time for counts as one.
     pub lost: u64,
     /// What they take.
     pub bytes: u64,
@@ -190,8 +191,10 @@ pub struct Matrix {
     pub workers: Vec<u32>,
     pub names: Vec<String>,
     pub bytes: Vec<Vec<u64>>,
-    /// From the request to the value.
+    /// In which values were under way: several at a time count once.
     pub seconds: Vec<Vec<f64>>,
+    /// From the request to the value, of each.
+    pub waiting_seconds: Vec<Vec<f64>>,
     pub count: Vec<Vec<u64>>,
     pub failed: Vec<Vec<u64>>,
     /// Workers that are left out.

@@ -21,7 +21,7 @@ pub(crate) struct Step {
     pub(crate) fetched: u64,
     /// Bytes that went to disk, or came back.
     pub(crate) spilled: u64,
-    /// Nanoseconds of transfers.
+    /// Nanoseconds in which values were under way, of each pair of workers.
     pub(crate) fetching: u64,
     /// The most bytes of values, and of processes, that a snapshot had.
     pub(crate) managed: u64,
@@ -82,9 +82,17 @@ impl Times {
     }
 
     fn put(&mut self, second: u64, step: &Step) {
+        self.put_recent(second, step);
+        self.put_whole(second, step);
+    }
+
+    fn put_recent(&mut self, second: u64, step: &Step) {
         if second < self.end && second + SECONDS as u64 >= self.end {
             self.recent[second as usize % SECONDS].add(step);
         }
+    }
+
+    fn put_whole(&mut self, second: u64, step: &Step) {
         while second / self.step >= STEPS as u64 {
             let halves = self.whole.chunks(2).map(|pair| {
                 let mut sum = pair[0];
@@ -109,22 +117,33 @@ impl Times {
         self.put(second, step);
     }
 
-    /// An executor thread was busy.
+    /// An executor thread was busy. However long it was, it costs no more than there are seconds and steps.
     #[inline]
     pub(crate) fn busy(&mut self, start: u64, end: u64) {
-        let last = (self.end * SECOND).saturating_sub(1);
-        let (mut start, end) = (start.min(last), end.min(last));
-        // Years of a clock that went wrong are not written one by one.
-        start = start.max(end.saturating_sub(24 * 3_600 * SECOND));
-        while start < end {
-            let second = start / SECOND;
-            let until = ((second + 1) * SECOND).min(end);
+        let last = self.to().saturating_sub(1);
+        let (start, end) = (start.min(last), end.min(last));
+        let oldest = self
+            .end
+            .saturating_sub(SECONDS as u64)
+            .saturating_mul(SECOND);
+        for (second, busy) in parts(start.max(oldest), end, SECOND) {
             let step = Step {
-                busy: until - start,
+                busy,
                 ..Step::default()
             };
-            self.put(second, &step);
-            start = until;
+            self.put_recent(second, &step);
+        }
+        if start < end {
+            // Makes room, so that the steps are as long as they have to be.
+            self.put_whole((end - 1) / SECOND, &Step::default());
+        }
+        let length = self.step.saturating_mul(SECOND);
+        for (place, busy) in parts(start, end, length) {
+            let step = Step {
+                busy,
+                ..Step::default()
+            };
+            self.put_whole(place * self.step, &step);
         }
     }
 
@@ -136,7 +155,7 @@ impl Times {
 
     /// The end of the last second, in nanoseconds.
     pub(crate) fn to(&self) -> u64 {
-        self.end * SECOND
+        self.end.saturating_mul(SECOND)
     }
 
     /// Seconds of a step of the whole run, and the steps from its beginning.
@@ -149,6 +168,20 @@ impl Times {
         assert_eq!(self.recent.len(), SECONDS);
         assert!(self.step.is_power_of_two());
     }
+}
+
+/// What of a time is in each of the steps of this length, by their numbers.
+fn parts(mut start: u64, end: u64, length: u64) -> impl Iterator<Item = (u64, u64)> {
+    core::iter::from_fn(move || {
+        if start >= end {
+            return None;
+        }
+        let number = start / length;
+        let until = (number + 1).saturating_mul(length).min(end);
+        let part = until - start;
+        start = until;
+        Some((number, part))
+    })
 }
 
 #[cfg(test)]
@@ -215,5 +248,24 @@ mod tests {
         // A long silence empties all.
         times.advance(50_000 * SECOND);
         assert!(times.recent().all(|step| step.tasks == 0));
+    }
+
+    #[test]
+    fn the_end_of_time_is_no_overflow_and_a_year_costs_little() {
+        let mut times = Times::new();
+        times.advance(u64::MAX);
+        let year = 365 * 24 * 3_600 * SECOND;
+        let steps = parts(u64::MAX - year, u64::MAX, SECOND * times.step);
+        assert!(steps.count() > STEPS, "before there is room");
+        times.busy(u64::MAX - year, u64::MAX);
+        times.add(u64::MAX, &one());
+        assert_eq!(times.to(), u64::MAX);
+        times.check();
+        let steps = parts(0, u64::MAX, SECOND * times.step);
+        assert!(steps.count() <= STEPS);
+        let busy: u64 = times.whole().1.iter().map(|step| step.busy).sum();
+        assert_eq!(busy, year - 1);
+        let busy: u64 = times.recent().map(|step| step.busy).sum();
+        assert!(busy > (SECONDS as u64 - 1) * SECOND);
     }
 }

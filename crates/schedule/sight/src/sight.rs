@@ -21,7 +21,7 @@ use crate::series::{SECOND, SECONDS, Step, Times};
 use crate::span::{Kind, Parts, Span, lane};
 use crate::transfers::{Pair, Transfers};
 use crate::verdicts::{Facts, GroupFacts, ShuffleFacts, Verdict, WorkerFacts, judge};
-use crate::workers::{Worker, Workers};
+use crate::workers::{UNKNOWN, Worker, Workers};
 
 /// Errors that are kept.
 const MOST_ERRORS: usize = 50;
@@ -97,6 +97,8 @@ pub struct Sight {
     /// Spans that workers lost, and batches that nobody had time for.
     lost: u64,
     dropped: u64,
+    /// Bytes and events of a history that could not be read.
+    unread: (u64, u64),
 }
 
 impl Sight {
@@ -119,7 +121,13 @@ impl Sight {
             now: 0,
             lost: 0,
             dropped: 0,
+            unread: (0, 0),
         }
+    }
+
+    /// Of the history that this was read from, so many bytes and events could not be read.
+    pub fn lacks(&mut self, bytes: u64, events: u64) {
+        self.unread = (bytes, events);
     }
 
     /// Takes in what happened.
@@ -156,7 +164,7 @@ impl Sight {
                 memory,
             } => {
                 let row = self.workers.row(worker.0);
-                if let Some(row) = self.workers.get_mut(row) {
+                if let Some(row) = row.and_then(|row| self.workers.get_mut(row)) {
                     row.name.clone_from(name);
                     row.address.clone_from(address);
                     row.host.clone_from(host);
@@ -172,14 +180,14 @@ impl Sight {
                 drained,
             } => {
                 let row = self.workers.row(worker.0);
-                if let Some(row) = self.workers.get_mut(row) {
+                if let Some(row) = row.and_then(|row| self.workers.get_mut(row)) {
                     row.gone = Some(cause.clone());
                     row.left = *drained;
                     row.state = None;
                     row.cpu = None;
                 }
                 let kind = if *drained { "left" } else { "lost" };
-                self.note(kind, self.workers.name(row), cause.clone());
+                self.note(kind, self.workers.name_of(worker.0), cause.clone());
             }
             Event::Snapshot(snapshot) => self.snapshot(snapshot),
             Event::Failed {
@@ -188,12 +196,11 @@ impl Sight {
                 worker,
                 text,
             } => {
-                let row = self.workers.row(worker.0);
                 let group = treadle_types::keys::prefix_of_text(key).to_string();
                 self.errors.push_back(ErrorRow {
                     key: crate::about_error(key),
                     group,
-                    worker: self.workers.name(row),
+                    worker: self.workers.name_of(worker.0),
                     time: self.now,
                     text: crate::about_error(text),
                 });
@@ -254,9 +261,9 @@ impl Sight {
         };
         let mut threads = 0;
         for state in &snapshot.workers {
+            let name = self.workers.name_of(state.worker);
             let row = self.workers.row(state.worker);
-            let name = self.workers.name(row);
-            let Some(worker) = self.workers.get_mut(row) else {
+            let Some(worker) = row.and_then(|row| self.workers.get_mut(row)) else {
                 continue;
             };
             step.managed = step.managed.saturating_add(state.managed);
@@ -282,7 +289,11 @@ impl Sight {
 
     fn batch(&mut self, id: u32, bytes: &[u8]) -> Result<(), Malformed> {
         let batch = Batch::decode(bytes)?;
-        let row = self.workers.row(id);
+        let Some(row) = self.workers.row(id) else {
+            let lost = batch.head.lost.saturating_add(batch.records().len() as u64);
+            self.lost = self.lost.saturating_add(lost);
+            return Ok(());
+        };
         for (number, name) in &batch.names {
             let group = self.groups.intern(name);
             if let Some(worker) = self.workers.get_mut(row) {
@@ -317,7 +328,8 @@ impl Sight {
         let computed = self.aligned(record.computed, offset);
         let end = self.aligned(record.ended, offset);
         let peer = match record.kind {
-            Kind::Fetch => self.workers.row(record.group),
+            // A worker may say anything: that makes nobody known.
+            Kind::Fetch => self.workers.find(record.group).unwrap_or(UNKNOWN),
             _ => 0,
         };
         let Some(worker) = self.workers.get_mut(row) else {
@@ -347,7 +359,6 @@ impl Sight {
             failed: record.failed,
         });
         let end = span.end();
-        let time = end.saturating_sub(start);
         let mut step = Step::default();
         match record.kind {
             Kind::Task => {
@@ -360,10 +371,10 @@ impl Sight {
                 step.tasks = 1;
             }
             Kind::Fetch => {
-                self.transfers
-                    .add(peer, row, record.bytes, time, record.failed);
+                let pair = (peer, row);
+                let times = (start, end);
+                step.fetching = self.transfers.add(pair, record.bytes, times, record.failed);
                 step.fetched = record.bytes;
-                step.fetching = time;
             }
             Kind::Spill => step.spilled = record.bytes,
             _ => {}
@@ -489,7 +500,11 @@ impl Sight {
             rate: rate as f64 / 10.0,
             spans: Kept {
                 kept: self.ring.kept(),
-                lost: self.ring.lost() + self.lost,
+                lost: self
+                    .ring
+                    .lost()
+                    .saturating_add(self.lost)
+                    .saturating_add(self.dropped),
                 bytes: self.ring.bytes() as u64,
                 limit: self.ring.limit() as u64,
                 from,
@@ -592,6 +607,7 @@ impl Sight {
             names: rows.iter().map(|&row| self.workers.name(row)).collect(),
             bytes: table(&rows, &self.transfers, |pair| pair.bytes),
             seconds: table(&rows, &self.transfers, |pair| seconds(pair.time)),
+            waiting_seconds: table(&rows, &self.transfers, |pair| seconds(pair.waiting)),
             count: table(&rows, &self.transfers, |pair| pair.count),
             failed: table(&rows, &self.transfers, |pair| pair.failed),
             more,
@@ -601,6 +617,8 @@ impl Sight {
     fn verdicts(&self) -> Vec<Verdict> {
         let mut facts = Facts {
             lost_spans: self.lost,
+            dropped: self.dropped,
+            unread: self.unread,
             ..Facts::default()
         };
         for step in self.times.recent().skip(SECONDS - MINUTE) {
@@ -610,7 +628,11 @@ impl Sight {
             facts.fetched = facts.fetched.saturating_add(step.fetched);
             facts.spilled = facts.spilled.saturating_add(step.spilled);
             facts.snapshots += step.snapshots;
-            facts.starved += step.starved;
+            if step.tasks > 0 {
+                // Where nothing runs, nobody waits for tasks either.
+                facts.looks += step.snapshots;
+                facts.starved += step.starved;
+            }
             facts.narrow += step.narrow;
         }
         if let Some(tasks) = self.tasks {

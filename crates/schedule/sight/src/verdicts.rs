@@ -90,9 +90,10 @@ pub struct Facts {
     pub spilled: u64,
     /// Threads of the workers that are there.
     pub threads: u32,
-    /// Snapshots of the last minute; those with nothing to do beyond what runs; those in which tasks
-    /// waited for few others.
+    /// Snapshots of the last minute; those within seconds in which tasks ended; those of them with nothing
+    /// to do beyond what runs; those of all in which tasks waited for few others.
     pub snapshots: u64,
+    pub looks: u64,
     pub starved: u64,
     pub narrow: u64,
     /// Tasks that wait for inputs now.
@@ -101,6 +102,10 @@ pub struct Facts {
     pub assigned: u64,
     pub shuffles: Vec<ShuffleFacts>,
     pub lost_spans: u64,
+    /// Batches of them, and other news, that the scheduler had no time for.
+    pub dropped: u64,
+    /// Bytes and events of a history that could not be read.
+    pub unread: (u64, u64),
 }
 
 /// A shuffle, as rules see it.
@@ -116,6 +121,7 @@ pub struct ShuffleFacts {
 pub fn judge(facts: &Facts) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     lost_workers(facts, &mut verdicts);
+    damaged_history(facts, &mut verdicts);
     paused(facts, &mut verdicts);
     errors(facts, &mut verdicts);
     spilling(facts, &mut verdicts);
@@ -347,15 +353,11 @@ fn critical_path(facts: &Facts, into: &mut Vec<Verdict>) {
 /// Workers have nothing to do between the tasks that come.
 fn client(facts: &Facts, into: &mut Vec<Verdict>) {
     let has_room =
-        facts.busy_seconds < 0.5 * 60.0_f64.min(facts.snapshots as f64) * f64::from(facts.threads);
-    if facts.snapshots >= 20
-        && facts.starved * 10 >= facts.snapshots * 7
-        && facts.tasks >= 20
-        && has_room
-    {
+        facts.busy_seconds < 0.5 * 60.0_f64.min(facts.looks as f64) * f64::from(facts.threads);
+    if facts.looks >= 20 && facts.starved * 10 >= facts.looks * 7 && facts.tasks >= 20 && has_room {
         let text = format!(
             "workers wait for the client: {} tasks came in the last minute, and at {} of {} looks none was waiting",
-            facts.tasks, facts.starved, facts.snapshots
+            facts.tasks, facts.starved, facts.looks
         );
         into.push(verdict("client", Severity::Note, "stream", text));
     }
@@ -385,13 +387,30 @@ fn short_tasks(facts: &Facts, into: &mut Vec<Verdict>) {
 
 /// What is not drawn.
 fn lost_spans(facts: &Facts, into: &mut Vec<Verdict>) {
-    if facts.lost_spans > 0 {
-        let text = format!(
-            "{} spans were lost at workers or on the way: pictures lack them, sums too",
-            facts.lost_spans
-        );
-        into.push(verdict("lost-spans", Severity::Note, "stream", text));
-    }
+    let lost = match (facts.lost_spans, facts.dropped) {
+        (0, 0) => return,
+        (lost, 0) => format!("{lost} spans were lost at workers"),
+        (0, dropped) => format!("{dropped} batches of spans were dropped for lack of time"),
+        (lost, dropped) => format!(
+            "{lost} spans were lost at workers, and {dropped} batches of them dropped for lack of time"
+        ),
+    };
+    let text = format!("{lost}: pictures lack them, sums too");
+    into.push(verdict("lost-spans", Severity::Note, "stream", text));
+}
+
+/// What was written is not all there.
+fn damaged_history(facts: &Facts, into: &mut Vec<Verdict>) {
+    let what = match facts.unread {
+        (0, 0) => return,
+        (bytes, 0) => format!("{bytes} bytes of this history are damaged or cut off"),
+        (0, events) => format!("{events} events of this history cannot be read"),
+        (bytes, events) => format!(
+            "{bytes} bytes of this history are damaged or cut off, and {events} events cannot be read"
+        ),
+    };
+    let text = format!("{what}: what they tell is missing everywhere");
+    into.push(verdict("damaged-history", Severity::Warn, "stream", text));
 }
 
 #[cfg(test)]
@@ -441,6 +460,7 @@ mod tests {
             spilled: 0,
             threads: 4,
             snapshots: 20,
+            looks: 20,
             starved: 2,
             narrow: 2,
             waiting: 100,
@@ -452,6 +472,8 @@ mod tests {
                 largest: 150_000_000,
             }],
             lost_spans: 0,
+            dropped: 0,
+            unread: (0, 0),
         }
     }
 
@@ -498,6 +520,10 @@ mod tests {
         });
         assert_eq!(short, ["short-tasks"]);
         assert_eq!(rules(|facts| facts.lost_spans = 1), ["lost-spans"]);
+        assert_eq!(rules(|facts| facts.dropped = 1), ["lost-spans"]);
+        for unread in [(5, 0), (0, 5), (5, 5)] {
+            assert_eq!(rules(|facts| facts.unread = unread), ["damaged-history"]);
+        }
     }
 
     #[test]
@@ -523,6 +549,12 @@ mod tests {
         );
         assert_eq!(rules(|facts| facts.fetch_seconds = 39.0), [""; 0]);
         assert_eq!(rules(|facts| facts.narrow = 11), [""; 0]);
+        // Nothing came for most of the minute.
+        let idle = rules(|facts| {
+            (facts.looks, facts.starved) = (3, 3);
+            facts.busy_seconds = 1.0;
+        });
+        assert_eq!(idle, [""; 0]);
     }
 
     #[test]

@@ -9,9 +9,11 @@ use alloc::vec::Vec;
 use crate::event::WorkerState;
 use crate::series::SECOND;
 
-/// Workers that are told apart. One that comes later takes the row of one that is gone for long, and what
-/// that did is drawn as another's: so this is far more than clusters have.
+/// Workers that are told apart. One that comes later takes the row of one that is gone, and what that did is
+/// drawn as another's: so this is far more than clusters have.
 const MOST: usize = 1 << 14;
+/// The row of workers of which nothing is known.
+pub(crate) const UNKNOWN: u16 = u16::MAX;
 /// Seconds of which it is known how busy a worker was.
 const SECONDS: usize = 16;
 /// Groups that a worker may name.
@@ -147,23 +149,24 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// The row of a worker, which may be new.
-    pub(crate) fn row(&mut self, id: u32) -> u16 {
+    /// The row of a worker, which may be new. `None`: all are of others that are there.
+    pub(crate) fn row(&mut self, id: u32) -> Option<u16> {
         if let Some(row) = self.by_id.get(&id) {
-            return *row;
+            return Some(*row);
         }
         let row = if self.rows.len() < MOST {
             self.rows.push(Worker::new(id));
             self.rows.len() - 1
         } else {
-            let row = self.next % MOST;
-            self.next = row + 1;
+            let mut rows = (self.next..MOST).chain(0..self.next);
+            let row = rows.find(|row| self.rows[*row].gone.is_some())?;
+            self.next = (row + 1) % MOST;
             self.by_id.remove(&self.rows[row].id);
             self.rows[row] = Worker::new(id);
             row
         };
         self.by_id.insert(id, row as u16);
-        row as u16
+        Some(row as u16)
     }
 
     #[inline]
@@ -192,6 +195,13 @@ impl Workers {
             Some(worker) if !worker.name.is_empty() => worker.name.to_owned(),
             Some(worker) => alloc::format!("worker {}", worker.id),
             None => "an unknown worker".into(),
+        }
+    }
+
+    pub(crate) fn name_of(&self, id: u32) -> String {
+        match self.find(id) {
+            Some(row) => self.name(row),
+            None => alloc::format!("worker {id}"),
         }
     }
 
@@ -225,13 +235,18 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_used_again_when_there_are_too_many() {
+    fn rows_of_who_is_gone_are_used_again_and_no_others() {
         let mut workers = Workers::default();
-        for id in 0..MOST as u32 + 5 {
-            workers.row(id);
+        for id in 0..MOST as u32 {
+            assert!(workers.row(id).is_some());
         }
+        assert_eq!(workers.row(MOST as u32), None);
+        for gone in [7, 3, 9] {
+            workers.get_mut(gone).unwrap().gone = Some("it was killed".into());
+        }
+        let rows: Vec<_> = (0..4).map(|id| workers.row(MOST as u32 + id)).collect();
+        assert_eq!(rows, [Some(3), Some(7), Some(9), None]);
         workers.check();
-        assert_eq!(workers.find(0), None);
-        assert!(workers.find(5).is_some());
+        assert_eq!((workers.find(3), workers.find(4)), (None, Some(4)));
     }
 }

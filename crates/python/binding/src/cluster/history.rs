@@ -47,6 +47,12 @@ impl History {
         self.0.counts()
     }
 
+    /// Bytes that were left out: they are damaged, or the end of a file that was cut off.
+    #[getter]
+    fn unread(&self) -> u64 {
+        self.0.unread()
+    }
+
     /// Ends the pages.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.0.close());

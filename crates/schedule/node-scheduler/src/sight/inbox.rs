@@ -13,12 +13,13 @@ use treadle_reactor::thread::lock;
 use treadle_sight::Event;
 use treadle_types::{ObjectId, WorkerId};
 
-use super::questions::Question;
+use super::answers::page_of;
+use super::questions::{Question, refused};
 use super::submissions::Submitted;
 
 /// Bytes that may wait; then batches are dropped.
 const MOST: usize = 64 << 20;
-/// Things that may wait; then all but questions are dropped.
+/// Things that may wait; then all but questions and who comes and goes are dropped.
 const MOST_ITEMS: usize = 1 << 14;
 /// Questions that may wait.
 const MOST_QUESTIONS: usize = 16;
@@ -65,6 +66,8 @@ struct State {
     questions: usize,
     errors: usize,
     dropped: u64,
+    /// Nothing more is taken in: why, for who asks.
+    over: Option<String>,
 }
 
 /// Where things are left.
@@ -100,6 +103,14 @@ impl Inbox {
     fn leave(&self, bytes: usize, what: What) {
         let now = self.now();
         let mut state = lock(&self.state);
+        if let Some(reason) = &state.over {
+            let refusal = refused(503, reason);
+            drop(state);
+            if let What::Ask(_, reply) = what {
+                reply(page_of(refusal));
+            }
+            return;
+        }
         let (is_question, is_error) = (
             matches!(what, What::Ask(..)),
             matches!(what, What::Raised { .. }),
@@ -107,6 +118,8 @@ impl Inbox {
         let has_room = match what {
             What::Ask(..) => state.questions < MOST_QUESTIONS,
             What::Raised { .. } => state.errors < MOST_ERRORS,
+            // Who is there, nothing else says; and there are no more of these than workers come and go.
+            What::Event(Event::Joined { .. } | Event::Lost { .. }) => true,
             _ => state.bytes + bytes <= MOST && state.items.len() < MOST_ITEMS,
         };
         if !has_room {
@@ -171,9 +184,34 @@ impl Inbox {
 
     /// Nothing more will come.
     pub(crate) fn end(&self) {
-        let _state = lock(&self.state);
+        let mut state = lock(&self.state);
+        let over = || "recording ended: the scheduler ends".into();
+        state.over.get_or_insert_with(over);
         self.is_over.store(true, Ordering::Release);
         self.woken.notify_all();
+    }
+
+    /// Nobody takes in anything any more, for a reason. What was left is dropped, and who asked hears why.
+    pub(in crate::sight) fn fail(&self, reason: &str) {
+        let reason = format!("recording ended: {reason}");
+        let mut state = lock(&self.state);
+        let items = std::mem::take(&mut state.items);
+        *state = State {
+            over: Some(reason.clone()),
+            ..State::default()
+        };
+        self.is_over.store(true, Ordering::Release);
+        drop(state);
+        for item in items {
+            if let What::Ask(_, reply) = item.what {
+                reply(page_of(refused(503, &reason)));
+            }
+        }
+    }
+
+    /// Whether it is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
     }
 }
 
@@ -200,5 +238,46 @@ mod tests {
         let (items, dropped) = inbox.take().unwrap();
         assert_eq!((items.len(), dropped), (MOST_ITEMS, 1));
         assert!(inbox.take().is_none());
+    }
+
+    #[test]
+    fn who_comes_and_goes_is_never_dropped() {
+        let inbox = Inbox::new();
+        for _ in 0..MOST_ITEMS {
+            inbox.event(Event::Dropped(0));
+        }
+        inbox.event(Event::Lost {
+            worker: WorkerId(1),
+            cause: "it was killed".into(),
+            drained: false,
+        });
+        let (items, dropped) = inbox.take().unwrap();
+        assert_eq!((items.len(), dropped), (MOST_ITEMS + 1, 0));
+    }
+
+    #[test]
+    fn who_asks_hears_that_it_ended_and_nothing_is_held() {
+        let inbox = Inbox::new();
+        let (sender, heard) = std::sync::mpsc::channel();
+        let ask = || {
+            let sender = sender.clone();
+            let reply: Reply = Box::new(move |text| sender.send(text()).unwrap());
+            inbox.ask(Question::Overview, reply);
+        };
+        inbox.event(Event::Dropped(0));
+        ask();
+        inbox.fail("it broke");
+        ask();
+        inbox.batch(WorkerId(1), Bytes::from_static(b"much"));
+        let heard: Vec<_> = heard.try_iter().collect();
+        assert_eq!(heard.len(), 2);
+        for content in heard {
+            assert_eq!(content.status, 503);
+            let expected = r#"{"error":"recording ended: it broke"}"#;
+            assert_eq!(&content.bytes[..], expected.as_bytes());
+        }
+        assert!(inbox.take().is_none());
+        let state = lock(&inbox.state);
+        assert_eq!((state.items.len(), state.bytes), (0, 0));
     }
 }

@@ -54,6 +54,7 @@ pub struct History {
     pages: PageServer,
     /// Events that were read, and those that could not be.
     counts: (u64, u64),
+    unread: u64,
 }
 
 impl History {
@@ -76,13 +77,16 @@ impl History {
         }
         let mut sight = Sight::new(MEMORY);
         let mut counts = (0, 0);
-        for block in Blocks::new(&bytes) {
+        let mut blocks = Blocks::new(&bytes);
+        for block in blocks.by_ref() {
             let taken = block.and_then(|(now, event)| sight.handle(&event, now));
             match taken {
                 Ok(()) => counts.0 += 1,
                 Err(_) => counts.1 += 1,
             }
         }
+        let unread = blocks.unread();
+        sight.lacks(unread, counts.1);
         drop(bytes);
         let sight = Arc::new(Mutex::new(sight));
         let mut pages: Vec<Page> = assets().collect();
@@ -92,7 +96,11 @@ impl History {
             |reason| tracing::error!(target: treadle_log::SCHEDULER, "{reason}: the pages end");
         let pages = PageServer::start(options, pages, REFUSALS, failed)
             .map_err(|source| HistoryError::Serve { address, source })?;
-        Ok(Self { pages, counts })
+        Ok(Self {
+            pages,
+            counts,
+            unread,
+        })
     }
 
     /// The link to the pages, with the token that lets in.
@@ -103,6 +111,11 @@ impl History {
     /// Events that were read, and those that could not be.
     pub fn counts(&self) -> (u64, u64) {
         self.counts
+    }
+
+    /// Bytes that were left out: they are damaged, or the end of a file that was cut off.
+    pub fn unread(&self) -> u64 {
+        self.unread
     }
 
     /// Ends the pages.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use treadle_messages::Batch;
-use treadle_sight::Event;
+use treadle_sight::{Event, OTHERS};
 use treadle_types::{ClientId, keys};
 
 /// Keys of a client whose groups are remembered: tasks that come later read them.
@@ -101,8 +101,10 @@ impl Submissions {
         number
     }
 
-    fn name(&self, group: u16) -> Option<&String> {
-        self.names.get(usize::from(group))
+    /// Those that there was no room for are one.
+    fn name(&self, group: u16) -> &str {
+        let name = self.names.get(usize::from(group));
+        name.map_or(OTHERS, String::as_str)
     }
 
     /// Takes in a batch; what follows from it.
@@ -149,18 +151,14 @@ impl Submissions {
         }
         self.clients.insert(submitted.client, latest);
         let counts = counts.into_iter();
-        let counts = counts.filter_map(|(group, count)| Some((self.name(group)?.clone(), count)));
+        let counts = counts.map(|(group, count)| (self.name(group).to_owned(), count));
         let mut events = vec![Event::Submitted(counts.collect())];
         for (group, inputs) in edges {
-            let inputs = inputs
-                .into_iter()
-                .filter_map(|input| self.name(input).cloned());
-            if let Some(group) = self.name(group) {
-                events.push(Event::Inputs {
-                    group: group.clone(),
-                    inputs: inputs.collect(),
-                });
-            }
+            let inputs = inputs.into_iter();
+            events.push(Event::Inputs {
+                group: self.name(group).to_owned(),
+                inputs: inputs.map(|input| self.name(input).to_owned()).collect(),
+            });
         }
         events
     }
@@ -226,5 +224,20 @@ mod tests {
         odd.offsets = vec![0, 99];
         let events = submissions.take(&odd);
         assert_eq!(events, [Event::Submitted(vec![("x".into(), 1)])]);
+    }
+
+    #[test]
+    fn groups_beyond_the_bound_count_as_one() {
+        let mut submissions = Submissions::default();
+        let names: Vec<String> = (0..MOST_GROUPS + 3)
+            .map(|number| format!("group{number}x-1"))
+            .collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let events = submissions.take(&batch(0, &names, &[]));
+        let [Event::Submitted(counts)] = &events[..] else {
+            panic!("{events:?}");
+        };
+        assert_eq!(counts.len(), MOST_GROUPS + 1);
+        assert_eq!(counts.last(), Some(&(OTHERS.to_owned(), 3)));
     }
 }

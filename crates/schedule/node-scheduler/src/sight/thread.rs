@@ -4,10 +4,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use tracing::warn;
+use tracing::{error, warn};
 use treadle_reactor::thread::{self, caught, lock};
 use treadle_sight::history::{MAGIC, put_block};
 use treadle_sight::{Event, Sight, about_error};
@@ -39,23 +39,27 @@ pub(crate) struct SightThread {
 impl SightThread {
     /// Ends it, when it has taken in what was left.
     pub(crate) fn close(&self) {
+        if self.process != std::process::id() {
+            // A forked child has no such thread, and who had a lock may be none of its own either.
+            return;
+        }
         self.inbox.end();
         let Some(running) = lock(&self.running).take() else {
             return;
         };
-        if self.process == std::process::id() {
-            // A panic was printed by itself.
-            let _ = running.join();
-        } else {
-            // A forked child has no such thread.
-            std::mem::forget(running);
-        }
+        // A panic was printed by itself.
+        let _ = running.join();
     }
 }
 
 impl Drop for SightThread {
     fn drop(&mut self) {
-        self.close();
+        if self.process == std::process::id() {
+            self.close();
+        } else {
+            let running = self.running.get_mut();
+            std::mem::forget(running.unwrap_or_else(PoisonError::into_inner).take());
+        }
     }
 }
 
@@ -92,7 +96,11 @@ pub(crate) fn start(
     );
     let body = move || {
         if let Err(reason) = caught(|| watcher.run()) {
-            warn!(target: treadle_log::SCHEDULER, "{reason}: nothing is recorded any more");
+            error!(target: treadle_log::SCHEDULER, "{reason}: nothing is recorded any more");
+            watcher.inbox.fail(&reason.to_string());
+            if let Some(history) = &mut watcher.history {
+                let _ = history.flush();
+            }
         }
     };
     Ok(SightThread {
@@ -249,5 +257,26 @@ impl Writer {
         self.waiting.clear();
         self.waiting.shrink_to(1 << 20);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forked_child_touches_no_lock() {
+        let inbox = Arc::new(Inbox::new());
+        let running = thread::start("treadle-test", || ()).unwrap();
+        let sight = SightThread {
+            inbox: Arc::clone(&inbox),
+            process: std::process::id() + 1,
+            running: Mutex::new(Some(running)),
+        };
+        let held = lock(&sight.running);
+        sight.close();
+        drop(held);
+        drop(sight);
+        assert!(!inbox.is_over());
     }
 }

@@ -120,6 +120,7 @@ impl Stages {
             ended,
             nbytes,
             is_good,
+            is_given_back: matches!(outcome, Outcome::GivenBack),
         };
         tracing.timed(&timed, key);
         if tracing.is_on() {

@@ -161,7 +161,7 @@ def test_keys_change_the_view(link: str) -> None:
     async def look(tab: browser.Browser) -> None:
         await tab.open(link)
         await shows(tab, view("overview"))
-        names = ("overview", "stream", "groups", "workers", "transfers", "shuffles", "task")
+        names = ("overview", "stream", "groups", "workers", "transfers", "shuffles")
         for number, name in reversed([*enumerate(names, 1)]):
             await tab.send("Input.dispatchKeyEvent", type="keyDown", key=str(number))
             await shows(tab, view(name))

@@ -268,9 +268,12 @@ impl Inner {
                 ToWorker::ForgetClient(client) => embedder.undefine(client),
                 ToWorker::Withdraw { client, numbers } => embedder.withdraw(client, &numbers),
                 ToWorker::Leave { cause, reason } => {
+                    let end = End::new(EndCause::Told(cause), &reason);
+                    // The scheduler closes the connection, which whoever sends may notice first.
+                    let _ = self.leaving.set(end.clone());
                     recording::send(self, true);
                     self.flush();
-                    self.end(End::new(EndCause::Told(cause), &reason));
+                    self.end(end);
                 }
                 // Why, only clients are told, and want to know.
                 ToWorker::PeerLost(worker) => self.plane.gone(worker, Cause::Unreachable),

@@ -36,29 +36,15 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Marks numbers of this module's calls: the embedder counts its own from 1.
 const OURS: u64 = 1 << 63;
 
-/// A task that ran. Times are nanoseconds of `CLOCK_MONOTONIC`.
+/// A task that ran, with what only traces have.
 #[derive(Debug)]
 pub struct Ran {
-    /// Which of the worker's executor threads ran it.
-    pub lane: u32,
-    /// The attempt.
-    pub object: ObjectId,
+    /// What is recorded always.
+    pub task: Timed,
     /// The key, encoded.
     pub key: Bytes,
     /// The name of what it called first.
     pub function: String,
-    /// When its inputs began to be read.
-    pub began: u64,
-    /// When they were there, as Python objects.
-    pub read: u64,
-    /// When its function had returned.
-    pub computed: u64,
-    /// When its value was kept.
-    pub ended: u64,
-    /// Of its value.
-    pub nbytes: u64,
-    /// Whether it has one.
-    pub is_good: bool,
     /// The values that it read.
     pub reads: Vec<ObjectId>,
 }
@@ -99,16 +85,16 @@ impl Event {
         Value::Tuple(match self {
             Self::Ran(ran) => vec![
                 Value::str("task"),
-                int(ran.lane.into()),
-                int(ran.object.to_u64()),
+                int(ran.task.lane.into()),
+                int(ran.task.object.to_u64()),
                 key_of(&ran.key),
                 Value::Str(ran.function.clone()),
-                int(ran.began),
-                int(ran.read),
-                int(ran.computed),
-                int(ran.ended),
-                int(ran.nbytes),
-                Value::Bool(ran.is_good),
+                int(ran.task.began),
+                int(ran.task.read),
+                int(ran.task.computed),
+                int(ran.task.ended),
+                int(ran.task.nbytes),
+                Value::Bool(ran.task.is_good),
                 Value::List(
                     ran.reads
                         .iter()
@@ -226,7 +212,7 @@ impl Tracing {
     /// An executor thread has run a task.
     pub fn ran(&self, ran: Ran) {
         let mut state = self.state();
-        state.running.remove(&ran.lane);
+        state.running.remove(&ran.task.lane);
         self.record(&mut state, Event::Ran(ran));
     }
 
@@ -533,16 +519,19 @@ mod tests {
         tracing.begins(0, object, Bytes::new(), 1);
         tracing.begins(1, object, Bytes::new(), 1);
         tracing.ran(Ran {
-            lane: 0,
-            object,
+            task: Timed {
+                lane: 0,
+                object,
+                began: 1,
+                read: 1,
+                computed: 2,
+                ended: 2,
+                nbytes: 0,
+                is_good: true,
+                is_given_back: false,
+            },
             key: Bytes::new(),
             function: String::new(),
-            began: 1,
-            read: 1,
-            computed: 2,
-            ended: 2,
-            nbytes: 0,
-            is_good: true,
             reads: Vec::new(),
         });
         let lanes: Vec<u32> = tracing.state().running.keys().copied().collect();

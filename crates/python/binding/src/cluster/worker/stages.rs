@@ -134,16 +134,9 @@ impl Stages {
         let function = self.function.get();
         let function = function.and_then(|number| shared.node.definition_name(task.client, number));
         shared.node.tracing().ran(Ran {
-            lane: timed.lane,
-            object: timed.object,
+            task: *timed,
             key: Bytes::copy_from_slice(key),
             function: function.unwrap_or_default(),
-            began: timed.began,
-            read: timed.read,
-            computed: timed.computed,
-            ended: timed.ended,
-            nbytes: timed.nbytes,
-            is_good: timed.is_good,
             reads: task.reads().collect(),
         });
     }

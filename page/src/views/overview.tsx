@@ -4,6 +4,7 @@ import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { dark, variable } from "../colours";
 import { bytes, count, DASH, decimal, moment, perSecond, percent, seconds, shorten, sum } from "../format";
 import { overview } from "../link";
+import { penOn, useWidth } from "../parts/canvas";
 import { Chart } from "../parts/chart";
 import { Memory } from "../parts/memory";
 import { done, Empty, Fact, GroupName, inState, Legend, Panel, Progress, Share, SIGNS, STATES, TaskLink, workerName } from "../parts/small";
@@ -84,7 +85,7 @@ function Few({ workers }: { workers: Worker[] }) {
 /** A cell for each worker: filled as far as its threads are busy, marked where something is wrong. */
 function Glance({ workers }: { workers: Worker[] }) {
   const canvas = useRef<HTMLCanvasElement>(null);
-  const [wide, setWide] = useState(0);
+  const wide = useWidth(canvas);
   const [under, setUnder] = useState<Worker>();
   const size = workers.length > 400 ? 9 : workers.length > 120 ? 13 : 22;
   const gap = workers.length > 400 ? 2 : 3;
@@ -92,18 +93,7 @@ function Glance({ workers }: { workers: Worker[] }) {
   const rows = Math.ceil(workers.length / columns);
   const height = Math.max(size, rows * (size + gap) - gap);
   useLayoutEffect(() => {
-    const element = canvas.current!.parentElement!;
-    const observer = new ResizeObserver(() => setWide(element.clientWidth));
-    observer.observe(element);
-    return () => observer.disconnect();
-  }, []);
-  useLayoutEffect(() => {
-    const element = canvas.current!;
-    const scale = devicePixelRatio;
-    element.width = Math.round(wide * scale);
-    element.height = Math.round(height * scale);
-    const pen = element.getContext("2d")!;
-    pen.scale(scale, scale);
+    const pen = penOn(canvas.current!, wide, height);
     const colours = { track: variable("track"), busy: variable("running"), bad: variable("failed"), text: variable("text") };
     workers.forEach((worker, n) => {
       const x = (n % columns) * (size + gap);

@@ -4,6 +4,7 @@ import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { dark, variable } from "../colours";
 import { bytes, count, DASH, percent, perSecond, seconds, shorten } from "../format";
 import { overview, usePoll } from "../link";
+import { penOn, useWidth } from "../parts/canvas";
 import { Empty, Panel, workerName } from "../parts/small";
 import { Table, type Column } from "../parts/table";
 import { href, route, set } from "../route";
@@ -69,7 +70,7 @@ function scaleOf(values: number[], kind: Kind): { share: (value: number) => numb
 
 function Matrix({ pairs, size, names, kind }: { pairs: (Pair | undefined)[]; size: number; names: string[]; kind: Kind }) {
   const canvas = useRef<HTMLCanvasElement>(null);
-  const [wide, setWide] = useState(0);
+  const wide = useWidth(canvas);
   const [under, setUnder] = useState<Pair>();
   const { value, show, title } = SHOWN[kind];
   const letters = Math.max(4, ...names.map((name) => name.length));
@@ -80,18 +81,7 @@ function Matrix({ pairs, size, names, kind }: { pairs: (Pair | undefined)[]; siz
   const scale = scaleOf(values, kind);
   const night = dark.value;
   useLayoutEffect(() => {
-    const element = canvas.current!.parentElement!;
-    const observer = new ResizeObserver(() => setWide(element.clientWidth));
-    observer.observe(element);
-    return () => observer.disconnect();
-  }, []);
-  useLayoutEffect(() => {
-    const element = canvas.current!;
-    const by = devicePixelRatio;
-    element.width = Math.round((margin + cell * size) * by);
-    element.height = Math.round(height * by);
-    const pen = element.getContext("2d")!;
-    pen.scale(by, by);
+    const pen = penOn(canvas.current!, margin + cell * size, height);
     pen.font = "11px system-ui, sans-serif";
     pen.textBaseline = "middle";
     const dim = variable("dim");

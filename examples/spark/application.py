@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from executors import executors_of
+
 HERE = Path(__file__).parent
 # Seconds that an answer may take.
 LONGEST = 900
@@ -118,17 +120,7 @@ class Application:
 
     def kill_executor(self) -> None:
         """End its eldest executor by force."""
-        own = f"spark://CoarseGrainedScheduler@127.0.0.1:{self._port} "
-        found = []
-        for process in Path("/proc").iterdir():
-            if process.name.isdigit():
-                try:
-                    command = (process / "cmdline").read_bytes().decode().replace("\0", " ")
-                except OSError:
-                    continue
-                if own in command and "java" in command.split(" ", 1)[0]:
-                    found.append(int(process.name))
-        os.kill(min(found), signal.SIGKILL)
+        os.kill(min(executors_of(self._port)), signal.SIGKILL)
 
     def stop(self) -> list[Task]:
         """End it in order. Returns its tasks."""

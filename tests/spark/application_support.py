@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +15,10 @@ from typing import Any
 
 from process_support import alive
 from waiting import until
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "spark"))
+
+from executors import executors_of
 
 HERE = Path(__file__).parent
 PYTHON = os.environ.get("TREADLE_SPARK_PYTHON", "")
@@ -112,17 +117,7 @@ class Application:
         """The processes of its executors. Asked first while no job runs."""
         if self.port is None:
             self.port = self.run("driver_port")
-        own = f"spark://CoarseGrainedScheduler@127.0.0.1:{self.port} "
-        found = []
-        for process in Path("/proc").iterdir():
-            if process.name.isdigit():
-                try:
-                    command = (process / "cmdline").read_bytes().decode().replace("\0", " ")
-                except OSError:
-                    continue
-                if own in command and "java" in command.split(" ", 1)[0]:
-                    found.append(int(process.name))
-        return sorted(found)
+        return executors_of(self.port)
 
     def kill_executor(self, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)

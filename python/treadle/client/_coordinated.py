@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import pickle
-import statistics
 import sys
 import threading
 import time
@@ -274,6 +273,9 @@ def _sums(records: list[ShuffleRecord], failed: bool, on_service: bool) -> dict[
 
 def _groups(runs: list[Any]) -> list[dict[str, Any]]:
     """Return the tasks by name, those that took longest first."""
+    # Only jobs with a coordinator pay for it.
+    import statistics
+
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     sizes: defaultdict[str, list[int]] = defaultdict(list)
     for key, _name, _worker, start, stop, nbytes, good in runs:

@@ -268,12 +268,9 @@ impl Inner {
                 ToWorker::ForgetClient(client) => embedder.undefine(client),
                 ToWorker::Withdraw { client, numbers } => embedder.withdraw(client, &numbers),
                 ToWorker::Leave { cause, reason } => {
-                    let end = End::new(EndCause::Told(cause), &reason);
-                    // The scheduler closes the connection, which whoever sends may notice first.
-                    let _ = self.leaving.set(end.clone());
                     recording::send(self, true);
                     self.flush();
-                    self.end(end);
+                    self.end(End::new(EndCause::Told(cause), &reason));
                 }
                 // Why, only clients are told, and want to know.
                 ToWorker::PeerLost(worker) => self.plane.gone(worker, Cause::Unreachable),
@@ -363,12 +360,16 @@ impl Inner {
                 self.tracing.switched(call);
                 others.push(message);
             }
+            ToWorker::Leave { cause, ref reason } => {
+                // At once: behind it the connection ends, which another thread may take in first.
+                let _ = self.leaving.set(End::new(EndCause::Told(cause), reason));
+                others.push(message);
+            }
             ToWorker::ToNode(_)
             | ToWorker::SessionOver(_)
             | ToWorker::Settled { .. }
             | ToWorker::Call(_)
-            | ToWorker::Answer(_)
-            | ToWorker::Leave { .. } => others.push(message),
+            | ToWorker::Answer(_) => others.push(message),
         }
     }
 

@@ -400,6 +400,28 @@ fn calls_pass_while_tasks_run_and_leaving_ends_it() {
 }
 
 #[test]
+fn a_worker_that_is_told_to_leave_is_not_lost_by_the_end_of_the_connection() {
+    for _ in 0..200 {
+        let mut scheduler = Scheduler::new();
+        let (worker, mut script, _host, _directory) = worker(&mut scheduler, "a", 2, Vec::new());
+        let worker = Arc::new(worker);
+        // Several threads of the worker take in what comes.
+        let lane = std::thread::spawn({
+            let worker = Arc::clone(&worker);
+            move || while worker.next(true).is_some() {}
+        });
+        script.say([ToWorker::Leave {
+            cause: Leave::Drained,
+            reason: "drained".into(),
+        }]);
+        drop((script, scheduler));
+        let end = End::new(EndCause::Told(Leave::Drained), "drained");
+        assert_eq!(worker.wait(LONG), Some(end));
+        lane.join().unwrap();
+    }
+}
+
+#[test]
 fn a_worker_ends_with_its_scheduler() {
     let mut scheduler = Scheduler::new();
     let (worker, script, _host, _directory) = worker(&mut scheduler, "a", 1, Vec::new());

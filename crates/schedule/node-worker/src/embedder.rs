@@ -17,9 +17,10 @@ pub trait Embedder: Send + Sync + 'static {
     /// [`Worker::next`] until that has no more. `false`: there is none to be had now; it is asked
     /// again as long as tasks wait.
     fn spawn(&self) -> bool;
-    /// Another node asks something.
+    /// Another node asks something. Called in the order in which calls came, and under a lock: it must
+    /// not wait, nor call the worker.
     fn call(&self, call: Call);
-    /// Another node has answered.
+    /// Another node has answered. Called as [`Embedder::call`] is.
     fn answer(&self, answer: Answer);
     /// The worker has ended: what was not answered will not be.
     fn ended(&self, _reason: &str) {}

@@ -250,7 +250,7 @@ impl Inner {
             while matches!(outcome, Ok(true)) {
                 outcome = inbox.receive(PACKETS, &mut packets);
                 for packet in packets.drain(..) {
-                    if let Err(error) = self.take_in(packet, &mut others, taking) {
+                    if let Err(error) = self.take_in(packet, &**embedder, &mut others, taking) {
                         outcome = Err(error);
                         break;
                     }
@@ -262,9 +262,7 @@ impl Inner {
         };
         for message in others {
             match message {
-                ToWorker::Call(call) if tracing::is_told(&call) => tracing::start(self),
-                ToWorker::Call(call) => embedder.call(call),
-                ToWorker::Answer(answer) => embedder.answer(answer),
+                ToWorker::Call(_) => tracing::start(self),
                 ToWorker::ForgetClient(client) => embedder.undefine(client),
                 ToWorker::Withdraw { client, numbers } => embedder.withdraw(client, &numbers),
                 ToWorker::Leave { cause, reason } => {
@@ -304,19 +302,26 @@ impl Inner {
     fn take_in(
         &self,
         packet: Packet,
+        embedder: &dyn Embedder,
         others: &mut Vec<ToWorker>,
         taking: usize,
     ) -> Result<(), NodeError> {
         let mut machine = lock(&self.machine);
         for message in Link::decode(packet)? {
-            self.take_message(message?, &mut machine, others);
+            self.take_message(message?, &mut machine, embedder, others);
         }
         self.carry_out_unsent(machine, taking);
         Ok(())
     }
 
-    /// Takes in one message; what goes to the embedder is put aside, for when no lock is held.
-    fn take_message(&self, message: ToWorker, machine: &mut Machine, others: &mut Vec<ToWorker>) {
+    /// Takes in one message; what may take long, or locks more, is put aside, for when no lock is held.
+    fn take_message(
+        &self,
+        message: ToWorker,
+        machine: &mut Machine,
+        embedder: &dyn Embedder,
+        others: &mut Vec<ToWorker>,
+    ) {
         match message {
             ToWorker::Command(command) => self.command(command, machine),
             ToWorker::Define(definition) => {
@@ -365,11 +370,12 @@ impl Inner {
                 let _ = self.leaving.set(End::new(EndCause::Told(cause), reason));
                 others.push(message);
             }
-            ToWorker::ToNode(_)
-            | ToWorker::SessionOver(_)
-            | ToWorker::Settled { .. }
-            | ToWorker::Call(_)
-            | ToWorker::Answer(_) => others.push(message),
+            // In their order, which only who has the inbox knows: methods of an actor, for example.
+            ToWorker::Call(call) => embedder.call(call),
+            ToWorker::Answer(answer) => embedder.answer(answer),
+            ToWorker::ToNode(_) | ToWorker::SessionOver(_) | ToWorker::Settled { .. } => {
+                others.push(message);
+            }
         }
     }
 

@@ -400,14 +400,49 @@ fn calls_pass_while_tasks_run_and_leaving_ends_it() {
 }
 
 #[test]
+fn calls_keep_their_order_though_several_threads_take_them_in() {
+    const ROUNDS: u32 = 100;
+    const CALLS: u64 = 3_000;
+    let mut scheduler = Scheduler::new();
+    let nothing: Function = Arc::new(|_, _, _| Ok(value(1, 1)));
+    let (worker, mut script, host, _directory) =
+        worker(&mut scheduler, "a", 4, vec![("nothing", nothing)]);
+    let came = || host.calls.lock().unwrap().len() as u64;
+    let deadline = std::time::Instant::now() + LONG;
+    for round in 0..ROUNDS {
+        // Between its tasks, each thread takes in what has come.
+        script.say([assign(round, "nothing", Vec::new())]);
+        let first = CALLS * u64::from(round);
+        script.say((first..first + CALLS).map(|id| {
+            ToWorker::Call(Call {
+                id,
+                node: "someone".into(),
+                operation: "ping".into(),
+                argument: Bytes::from_static(b"\0"),
+            })
+        }));
+        // The next ones come while a thread is at these.
+        while came() <= first {
+            assert!(std::time::Instant::now() < deadline, "a call never came");
+        }
+    }
+    finished(&mut script, ROUNDS as usize);
+    while came() < CALLS * u64::from(ROUNDS) {
+        assert!(std::time::Instant::now() < deadline, "a call never came");
+    }
+    drop(worker);
+    let calls = host.calls.lock().unwrap();
+    assert!(calls.iter().map(|call| call.id).is_sorted());
+}
+
+#[test]
 fn a_worker_that_is_told_to_leave_is_not_lost_by_the_end_of_the_connection() {
     for _ in 0..200 {
         let mut scheduler = Scheduler::new();
         let (worker, mut script, _host, _directory) = worker(&mut scheduler, "a", 2, Vec::new());
-        let worker = Arc::new(worker);
         // Several threads of the worker take in what comes.
         let lane = std::thread::spawn({
-            let worker = Arc::clone(&worker);
+            let worker = worker.clone();
             move || while worker.next(true).is_some() {}
         });
         script.say([ToWorker::Leave {

@@ -4,7 +4,7 @@
 //! | module | concept |
 //! | --- | --- |
 //! | `location` | the URL that names a store, and a place in it |
-//! | `store` | a connection to a store: objects are written in parts, read in ranges, and removed |
+//! | `store` | a connection to a store: its client, its objects, the directories that are kept |
 //! | `manifest` | what a process says of its directory |
 //! | `lease` | whose objects are removed by others: those of processes that have died |
 //! | `absent` | what is in the place of `store` without the Cargo feature `stores` |

@@ -139,9 +139,10 @@ def _history_at(place: str) -> str | None:
         if not found:
             raise click.ClickException(f"{place} has no history (*.history)")
         return str(max(found, key=lambda path: path.stat().st_mtime))
-    if os.path.isfile(place):
+    if os.path.exists(place):
+        # Whether it is a history, who reads it says.
         return place
-    if os.path.exists(place) or os.sep in place or place.endswith(".history"):
+    if os.sep in place or place.endswith(".history"):
         raise click.ClickException(f"{place}: no such file")
     return None
 

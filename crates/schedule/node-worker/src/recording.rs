@@ -32,8 +32,9 @@ const MOST_GROUPS: usize = 1 << 12;
 /// The keys of tasks that take so many nanoseconds are sent, too. The scheduler is asked for others, as
 /// long as it knows them.
 const LONG: u64 = 2_000_000;
-/// Keys that wait to be sent.
+/// Keys that wait to be sent, and bytes of one: longer ones are not.
 const MOST_KEYS: usize = 1 << 12;
+const LONGEST_KEY: usize = 1 << 10;
 /// Batches that are not answered yet, and may be no more.
 const UNANSWERED: u32 = 8;
 /// Marks numbers of this module's calls, beside those of traces.
@@ -126,9 +127,10 @@ impl Recorder {
     #[inline]
     pub(super) fn ran(&self, task: &Timed, key: &Bytes) {
         let mut state = lock(&self.state);
-        let group = state.group(keys::prefix(key));
+        let group = state.group(keys::group(key));
         let object = task.object.to_u64();
-        if task.ended.saturating_sub(task.began) >= LONG && state.keys.len() < MOST_KEYS {
+        let is_long = task.ended.saturating_sub(task.began) >= LONG;
+        if is_long && state.keys.len() < MOST_KEYS && key.len() <= LONGEST_KEY {
             // Not as a part of the recipe, which would be kept with it.
             state.keys.push((object, Bytes::copy_from_slice(key)));
         }
@@ -441,6 +443,19 @@ mod tests {
         assert_eq!(state.group("one more"), 0);
         assert_eq!(state.group("one more"), 0);
         assert_eq!(state.group("b"), 2);
+    }
+
+    #[test]
+    fn long_names_are_cut_and_long_keys_are_not_sent() {
+        let recorder = Recorder::default();
+        let long = "x".repeat(100_000);
+        let key = Bytes::from(Value::str(format!("{long}-1")).to_bytes());
+        let mut task = timed(1);
+        task.ended = task.began + LONG;
+        recorder.ran(&task, &key);
+        let (draft, _) = lock(&recorder.state).batch(1);
+        assert_eq!(draft.names, [(1, keys::short(&long).into())]);
+        assert_eq!((draft.keys.len(), draft.records.len()), (0, 1));
     }
 
     #[test]

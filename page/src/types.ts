@@ -10,9 +10,15 @@ export interface Group {
   name: string;
   total?: number;
   waiting?: number;
+  /** In a queue of the scheduler. */
+  ready?: number;
+  /** At a worker. */
   running?: number;
   memory?: number;
   released?: number;
+  /** Tasks that failed for good. */
+  erred?: number;
+  /** Runs that raised. */
   failed?: number;
   runs?: number;
   seconds?: number;

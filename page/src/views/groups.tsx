@@ -11,12 +11,15 @@ import { Table, type Column } from "../parts/table";
 import { href, route, set } from "../route";
 import type { Group } from "../types";
 
+const left = (group: Group) => (group.waiting === undefined ? undefined : group.waiting + (group.ready ?? 0));
+
 const COLUMNS: Column<Group>[] = [
   { id: "name", title: "group", width: "minmax(190px, 2fr)", sort: (g) => g.name, cell: (g) => <GroupName name={g.name} /> },
   { id: "progress", title: "progress", width: "minmax(90px, 1fr)", cell: (g) => <Progress group={g} /> },
   { id: "total", title: "tasks", width: "70px", number: true, sort: (g) => g.total, cell: (g) => count(g.total) },
   { id: "done", title: "done", width: "70px", number: true, sort: done, cell: (g) => count(done(g)) },
-  { id: "running", title: "running", width: "62px", number: true, sort: (g) => g.running, cell: (g) => count(g.running) },
+  { id: "waiting", title: "waiting", width: "66px", number: true, hint: "for their inputs, or their turn", sort: left, cell: (g) => count(left(g)) },
+  { id: "running", title: "running", hint: "at a worker", width: "62px", number: true, sort: (g) => g.running, cell: (g) => count(g.running) },
   {
     id: "failed",
     title: "failed",
@@ -199,6 +202,7 @@ export function Groups() {
           <dl class="facts">
             <Fact name="tasks">{count(group.total)}</Fact>
             <Fact name="waiting">{count(group.waiting)}</Fact>
+            <Fact name="queued">{count(group.ready)}</Fact>
             <Fact name="running">{count(group.running)}</Fact>
             <Fact name="in memory">{count(group.memory)}</Fact>
             <Fact name="released">{count(group.released)}</Fact>

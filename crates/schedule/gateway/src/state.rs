@@ -18,6 +18,7 @@ use crate::calls::Calls;
 use crate::definitions::{Defined, Definitions};
 use crate::effect::Effects;
 use crate::event::Event;
+use crate::groups::Groups;
 use crate::keys::Keys;
 use crate::members::Audience;
 use crate::nodes::{ClientNode, Clients, Node, WorkerNode, Workers};
@@ -97,6 +98,7 @@ pub struct Core {
     /// The time of the event at hand.
     pub(crate) now: Duration,
     pub(crate) keys: Keys,
+    pub(crate) groups: Groups,
     pub(crate) symbols: Symbols,
     pub(crate) definitions: Definitions,
     pub(crate) workers: Workers,
@@ -131,6 +133,7 @@ impl Core {
     pub fn new(settings: Settings, config: scheduler::Config) -> Self {
         Self {
             keys: Keys::new(settings.hasher.clone()),
+            groups: Groups::new(settings.sight, settings.hasher.clone()),
             definitions: Definitions::new(settings.idle_definitions),
             settings,
             scheduler: Scheduler::new(config),
@@ -440,6 +443,12 @@ impl Core {
     /// Questions that were passed on and are not answered.
     pub fn open_calls(&self) -> usize {
         self.calls.len()
+    }
+
+    /// The name of a [group](Scheduler::groups) of tasks, whose keys begin with the same words; `None`: of
+    /// all others.
+    pub fn group_name(&self, group: u16) -> Option<&str> {
+        self.groups.name(group)
     }
 
     /// The encoded key of a task, and the name of its function.

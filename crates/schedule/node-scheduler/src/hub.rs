@@ -14,6 +14,7 @@ use treadle_reactor::awake;
 use treadle_schedule_wire::{
     HELLO, LARGEST_MESSAGE, Link, NodeError, Packet, WELCOME, decode_hello, encode_welcome,
 };
+use treadle_scheduler::Counts;
 use treadle_types::{Cause, ClientId, Report, WorkerId};
 
 use super::links::{ClientLink, Connection, Links, WorkerLink};
@@ -50,6 +51,8 @@ pub(super) struct Hub {
     pub(super) sight: Option<Arc<Inbox>>,
     /// When the cluster was looked at last, for that.
     pub(super) watched: Duration,
+    /// What was told then of the groups of tasks.
+    pub(super) told: Vec<Counts>,
     pub(super) rates: Rates,
     pub(super) is_ending: bool,
     packets: Vec<Packet>,
@@ -73,6 +76,7 @@ impl Hub {
             tracing: Tracing::default(),
             sight,
             watched: Duration::ZERO,
+            told: Vec::new(),
             rates: Rates::default(),
             is_ending: false,
             packets: Vec::new(),

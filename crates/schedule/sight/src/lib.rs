@@ -40,7 +40,7 @@ pub mod verdicts;
 mod workers;
 
 pub use batch::{Batch, Head, Record};
-pub use event::{Event, Shuffle, Snapshot, WorkerState, about_error};
+pub use event::{Event, Shuffle, Snapshot, States, WorkerState, about_error};
 pub use groups::{MOST_GROUPS, OTHERS};
 pub use overview::{
     ErrorRow, EventRow, GroupRow, Kept, Matrix, Overview, Series, SpanRow, Tasks, WorkerRow,

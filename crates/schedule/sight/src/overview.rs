@@ -3,6 +3,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use crate::event::States;
 use crate::verdicts::Verdict;
 
 /// Tasks by state.
@@ -46,6 +47,9 @@ pub struct GroupRow {
     /// Tasks that were submitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total: Option<u64>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub states: Option<StatesRow>,
+    /// Runs that raised.
     pub failed: u64,
     pub runs: u64,
     pub seconds: f64,
@@ -59,6 +63,34 @@ pub struct GroupRow {
     pub from: u64,
     pub to: u64,
     pub inputs: Vec<u32>,
+}
+
+/// Tasks of a group by state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct StatesRow {
+    pub waiting: u64,
+    /// In a queue of the scheduler.
+    pub ready: u64,
+    /// At a worker.
+    pub running: u64,
+    pub memory: u64,
+    /// Nobody needs their values any more.
+    pub released: u64,
+    /// Failed for good.
+    pub erred: u64,
+}
+
+impl From<States> for StatesRow {
+    fn from(states: States) -> Self {
+        Self {
+            waiting: states.waiting,
+            ready: states.ready,
+            running: states.assigned,
+            memory: states.memory,
+            released: states.released.saturating_add(states.forgotten),
+            erred: states.failed,
+        }
+    }
 }
 
 /// A worker.

@@ -12,7 +12,7 @@ use crate::event::{Event, Shuffle, Snapshot};
 use crate::groups::Groups;
 use crate::overview::{
     Cluster, ErrorRow, EventRow, GroupRow, Kept, Matrix, Overview, Series, ShuffleRow, SpanRow,
-    Tasks, WorkerRow,
+    StatesRow, Tasks, WorkerRow,
 };
 use crate::picture::{self, Picture, Window};
 use crate::reader::Malformed;
@@ -214,6 +214,11 @@ impl Sight {
                 }
             }
             Event::Inputs { group, inputs } => self.groups.reads(group, inputs),
+            Event::States(groups) => {
+                for (name, states) in groups {
+                    self.groups.stand(name, *states);
+                }
+            }
             Event::Dropped(count) => self.dropped = self.dropped.saturating_add(*count),
             Event::Shuffle(shuffle) => {
                 let known = self
@@ -454,7 +459,7 @@ impl Sight {
         let mut groups: Vec<_> = self
             .groups
             .iter()
-            .filter(|(_, group)| group.runs + group.submitted > 0)
+            .filter(|(_, group)| group.runs + group.submitted > 0 || group.states.is_some())
             .collect();
         groups.sort_by_key(|(number, group)| (u64::MAX - group.to, *number));
         let more_groups = groups.len().saturating_sub(MOST_ROWS);
@@ -467,7 +472,12 @@ impl Sight {
             GroupRow {
                 id: number.into(),
                 name: group.name.clone(),
-                total: (group.submitted > 0).then_some(group.submitted),
+                // One that came again counts anew as a submission, one that nobody submitted is a value.
+                total: match group.states.map_or(0, |states| states.total()) {
+                    0 if group.submitted == 0 => None,
+                    known => Some(known.max(group.submitted)),
+                },
+                states: group.states.map(StatesRow::from),
                 failed: group.failed,
                 runs: group.runs,
                 seconds: seconds(group.time),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 import treadle
 from client_support import AGAINST, inc
+from process_support import kill
 from test_sight import divide, get, group, observed, two
 from treadle import _core
 from waiting import SOON, until
@@ -115,3 +117,95 @@ def test_failures_are_told_once_with_their_number():
         assert found["key"] == "killer-1"
         assert "KilledWorker" in found["text"]
         assert found["count"] == 1
+
+
+def spin(path):
+    """Run Python until there is a file."""
+    deadline = time.monotonic() + 10 * SOON
+    while not Path(path).exists() and time.monotonic() < deadline:
+        sum(range(1000))
+    return 1
+
+
+def says(text):
+    logging.getLogger("distributed.worker").warning("%s", text)
+    return 1
+
+
+def places(flame):
+    """The places of a profile, by the end of their names: what called them, and seconds."""
+    names = flame["names"]
+    nodes = [(parent, names[name], seconds) for parent, name, seconds in flame["nodes"]]
+    return {name.partition(" ")[0]: (parent, seconds) for parent, name, seconds in nodes}
+
+
+def test_where_tasks_spend_their_time_is_always_known(tmp_path):
+    path, history = tmp_path / "go", tmp_path / "history"
+    with two(False, history=history) as (client, link):
+        spinning = client.submit(spin, str(path), key="spin-1")
+        flame = until(
+            lambda: (f := get(link, "/sight/profile", "group=spin"))["nodes"] and f, "it is seen"
+        )
+        found = places(flame)
+        assert {"spin"} <= set(found)
+        assert found["spin"][1] > 0
+        # The group is the root, and what it ran is called from there.
+        assert flame["nodes"][0][0] == -1
+        assert all(parent < place for place, (parent, *_) in enumerate(flame["nodes"]))
+        assert "test_sight_tasks.py" in observed(link, "profile", "spin")
+        assert get(link, "/sight/profile", "group=nobody")["nodes"] == []
+        whole = get(link, "/sight/profile")
+        assert whole["nodes"][0][2] >= found["spin"][1]
+        assert get(link, "/sight/profile", f"from={2**62}&to={2**63 - 1}")["nodes"] == []
+        now = get(link, "/sight/overview")["now"]
+        recent = get(link, "/sight/profile", f"group=spin&from=0&to={now}")
+        assert recent["nodes"]
+        path.touch()
+        assert spinning.result(SOON) == 1
+    shown = _core.History(history)
+    try:
+        assert places(get(shown.http, "/sight/profile", "group=spin"))["spin"][1] > 0
+    finally:
+        shown.close()
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_lines_of_logs_are_found(tmp_path, processes):
+    history = tmp_path / "history"
+    html = "<img src=x>\x1b[2J needle"
+    with two(processes, history=history) as (client, link):
+        assert client.submit(says, html, key="says-1").result(SOON) == 1
+
+        def found(query):
+            return get(link, "/sight/logs", query)["lines"]
+
+        line = until(lambda: found("find=NEEDLE"), "the line has come")[0]
+        assert html in line["text"]
+        assert line["level"] == "WARNING"
+        workers = {one["name"]: one["id"] for one in get(link, "/sight/overview")["workers"]}
+        assert line["worker_id"] == workers[line["worker"]]
+        assert 0 < line["time"] <= get(link, "/sight/overview")["now"]
+        assert found("find=needle&level=error") == []
+        assert found(f"find=needle&worker={line['worker_id']}")
+        if processes:
+            # In one process, all have the same log.
+            (other,) = set(workers.values()) - {line["worker_id"]}
+            assert found(f"find=needle&worker={other}") == []
+        text = observed(link, "logs", "needle")
+        assert "needle" in text
+        assert "\x1b" not in text
+    shown = _core.History(history)
+    try:
+        assert get(shown.http, "/sight/logs", "find=needle")["lines"]
+    finally:
+        shown.close()
+
+
+def test_the_scheduler_has_lines_too(start, join):
+    scheduler = start("scheduler", "--port", "0")
+    worker = start("worker", scheduler.address, "--name", "one")
+    join(scheduler).wait_for_workers(1)
+    kill(worker.pid)
+    lines = until(lambda: get(scheduler.link, "/sight/logs", "find=is+lost")["lines"])
+    assert lines[0]["worker"] == "scheduler"
+    assert "worker one" in lines[0]["text"]

@@ -196,6 +196,7 @@ export function Groups() {
           more={
             <nav class="links">
               <a href={href("stream", { group: group.id, from: group.from, to: group.to })}>task stream</a>
+              <a href={href("profile", { group: group.name })}>profile</a>
             </nav>
           }
         >

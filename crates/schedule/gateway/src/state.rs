@@ -3,6 +3,7 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::sync::Arc;
 use alloc::vec::{Drain, Vec};
 use core::mem;
 use core::time::Duration;
@@ -11,7 +12,7 @@ use bytes::Bytes;
 use foldhash::fast::SeedableRandomState;
 use treadle_messages::{Definition, FromClient, FromWorker};
 use treadle_scheduler::{self as scheduler, Scheduler, SchedulerError, WorkerStatus};
-use treadle_types::{Cause, ClientId, Report, Symbol, TaskId, WorkerId};
+use treadle_types::{Cause, ClientId, Failure, Report, Symbol, TaskId, WorkerId};
 
 use crate::awaited::Awaited;
 use crate::calls::Calls;
@@ -126,6 +127,8 @@ pub struct Core {
     pub(crate) watched: bool,
     pub(crate) told: Told,
     pub(crate) counts: Counts,
+    /// The failure that whoever watches was told of last.
+    pub(crate) doomed: Option<Arc<Failure>>,
 }
 
 impl Core {
@@ -160,6 +163,7 @@ impl Core {
             watched: false,
             told: Told::default(),
             counts: Counts::default(),
+            doomed: None,
         }
     }
 

@@ -22,6 +22,7 @@ use super::metrics::Rates;
 use super::sight::{Inbox, Question};
 use super::stream::Stream;
 use super::tracing::Tracing;
+use treadle_sight::Event as Happened;
 
 /// Packets taken from one node in a turn, before the others have theirs.
 const TURN: usize = 16;
@@ -123,10 +124,7 @@ impl Hub {
                         "worker {name} at {address} has left: {cause}"
                     );
                 } else {
-                    warn!(
-                        target: treadle_log::SCHEDULER,
-                        "worker {name} at {address} is lost: {cause}"
-                    );
+                    self.warn(format!("worker {name} at {address} is lost: {cause}"));
                 }
                 self.links.end_worker(*worker);
                 self.trace_loss(*worker, cause);
@@ -134,7 +132,7 @@ impl Hub {
             }
             Effect::ClientLost { client, name, why } => {
                 if let Some(why) = why {
-                    warn!(target: treadle_log::SCHEDULER, "client {name} {why}");
+                    self.warn(format!("client {name} {why}"));
                 }
                 self.stop_tracing(*client, None);
                 if self
@@ -145,8 +143,9 @@ impl Hub {
                     self.stream.subscribe(false);
                 }
             }
+            Effect::Doomed(key, text) => self.watch_doom(key, text),
             Effect::End => self.is_ending = true,
-            Effect::Warn(text) => warn!(target: treadle_log::SCHEDULER, "{text}"),
+            Effect::Warn(text) => self.warn(text.clone()),
             Effect::Fault(error) => {
                 error!(
                     target: treadle_log::SCHEDULER,
@@ -212,7 +211,7 @@ impl Hub {
                 (Some(node), Welcome::Accepted { id, info })
             }
             Err(reason) => {
-                warn!(target: treadle_log::SCHEDULER, "{} was refused: {reason}", peer.address());
+                self.warn(format!("{} was refused: {reason}", peer.address()));
                 (None, Welcome::Refused(reason))
             }
         };
@@ -479,6 +478,14 @@ impl Hub {
         self.watch_tick();
         self.links.look_after_strangers(now);
         self.rates.tick(now);
+    }
+
+    /// The log has a line more, and whoever watches is told of it.
+    fn warn(&self, text: String) {
+        warn!(target: treadle_log::SCHEDULER, "{text}");
+        if let Some(sight) = &self.sight {
+            sight.event(Happened::Line { level: 30, text });
+        }
     }
 
     /// Somebody asks what was done.

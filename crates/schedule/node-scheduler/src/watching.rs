@@ -9,7 +9,7 @@ use treadle_reactor::clock;
 use treadle_schedule_wire::trace::SIGHT;
 use treadle_scheduler::{Counts, State};
 use treadle_shuffle_history::Trouble;
-use treadle_sight::{Event, OTHERS, Shuffle, Snapshot, SpanRow, States, WorkerState};
+use treadle_sight::{Event, OTHERS, Shuffle, Snapshot, SpanRow, States, WorkerState, about_error};
 use treadle_types::{Cause, ClientId, Failure, ObjectId, TaskId, Value, WorkerId, keys};
 
 use super::hub::Hub;
@@ -78,6 +78,17 @@ impl Hub {
             && let Some((key, _)) = self.core.key_and_function(object.task)
         {
             sight.raised(worker, object, key, error);
+        }
+    }
+
+    /// A task was given up.
+    pub(super) fn watch_doom(&self, key: &[u8], text: &str) {
+        if let Some(sight) = &self.sight {
+            let key = Value::from_bytes(key).map(|key| keys::display(&key));
+            sight.event(Event::Doomed {
+                key: about_error(key.as_deref().unwrap_or("(an unreadable key)")),
+                text: about_error(text),
+            });
         }
     }
 

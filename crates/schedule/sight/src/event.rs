@@ -194,6 +194,20 @@ pub enum Event<'a> {
     Dropped(u64),
     /// A shuffle's state.
     Shuffle(Shuffle),
+    /// A task was given up: the workers that ran it were lost, for one.
+    Doomed {
+        /// Its key, for people.
+        key: String,
+        /// Why.
+        text: String,
+    },
+    /// The scheduler's log has a line more.
+    Line {
+        /// As in [`Line`](crate::Line).
+        level: u8,
+        /// What.
+        text: String,
+    },
     /// How the tasks of groups are: of those of which it has changed.
     States(Vec<(String, States)>),
 }
@@ -330,6 +344,16 @@ impl Event<'_> {
                     put(number, into);
                 }
             }
+            Self::Doomed { key, text } => {
+                into.push(11);
+                put_text(key, into);
+                put_text(text, into);
+            }
+            Self::Line { level, text } => {
+                into.push(12);
+                into.push(*level);
+                put_text(text, into);
+            }
             Self::States(groups) => {
                 into.push(10);
                 put(groups.len() as u64, into);
@@ -406,6 +430,14 @@ impl<'a> Event<'a> {
                 servers: reader.number()?,
                 losses: reader.number()?,
             }),
+            11 => Self::Doomed {
+                key: reader.string()?,
+                text: reader.string()?,
+            },
+            12 => Self::Line {
+                level: reader.byte()?,
+                text: reader.string()?,
+            },
             10 => {
                 let count = reader.count(8)?;
                 let groups = (0..count).map(|_| {
@@ -508,6 +540,14 @@ mod tests {
                 inputs: vec!["inc".into(), "dec".into()],
             },
             Event::Dropped(3),
+            Event::Doomed {
+                key: "x".into(),
+                text: "KilledWorker".into(),
+            },
+            Event::Line {
+                level: 30,
+                text: "a line".into(),
+            },
             Event::States(vec![(
                 "inc".into(),
                 States::of([1, 2, 3, 4, 5, 6, 1 << 40]),

@@ -147,7 +147,7 @@ pub struct Series {
     pub values: Vec<Vec<f64>>,
 }
 
-/// A task that raised.
+/// Tasks of a group that failed for the same reason: the latest of them.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct ErrorRow {
     pub key: String,
@@ -155,6 +155,60 @@ pub struct ErrorRow {
     pub worker: String,
     pub time: u64,
     pub text: String,
+    /// How many were seen.
+    pub count: u64,
+    /// Whether they raised; otherwise the scheduler gave them up.
+    pub raised: bool,
+}
+
+/// A task that runs.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct RunningRow {
+    pub key: String,
+    pub group: String,
+    pub worker: String,
+    pub worker_id: u32,
+    pub lane: u16,
+    pub from: u64,
+}
+
+/// Where threads of tasks were.
+#[derive(Clone, PartialEq, Default, Debug, serde::Serialize)]
+pub struct Flame {
+    /// Of places.
+    pub names: Vec<String>,
+    /// What called it, by its position, which is before it, or -1; the number of its name; seconds of threads, with
+    /// those of what it called.
+    pub nodes: Vec<(i64, u32, f64)>,
+    /// Places that are left out, since others are larger.
+    pub more: usize,
+    /// Of what time parts are known, in nanoseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<u64>,
+}
+
+/// A line of a log.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct LineRow {
+    pub time: u64,
+    pub level: &'static str,
+    pub worker: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker_id: Option<u32>,
+    pub text: String,
+}
+
+/// The latest lines that are asked for.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct Lines {
+    /// The latest first.
+    pub lines: Vec<LineRow>,
+    /// Whether there are more like them.
+    pub more: bool,
+    /// Lines that are not kept any more, of all.
+    pub lost: u64,
 }
 
 /// Something that happened to a worker.
@@ -191,7 +245,12 @@ pub struct Overview {
     /// The same of the whole run.
     pub whole: Series,
     pub shuffles: Vec<ShuffleRow>,
+    /// Those that have run longest.
+    pub running: Vec<RunningRow>,
+    pub more_running: usize,
     pub errors: Vec<ErrorRow>,
+    /// Runs that raised and are none of `errors`.
+    pub more_errors: u64,
     pub events: Vec<EventRow>,
     pub verdicts: Vec<Verdict>,
 }

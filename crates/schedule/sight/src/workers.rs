@@ -46,6 +46,17 @@ pub(crate) struct Worker {
     end: u64,
     /// Its numbers of groups.
     names: Vec<u16>,
+    /// Tasks that run there, as far as it said.
+    pub(crate) running: Vec<Running>,
+}
+
+/// A task that runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Running {
+    pub(crate) lane: u16,
+    pub(crate) began: u64,
+    pub(crate) group: String,
+    pub(crate) key: String,
 }
 
 impl Worker {
@@ -67,6 +78,7 @@ impl Worker {
             busy: [0; SECONDS],
             end: 0,
             names: Vec::new(),
+            running: Vec::new(),
         }
     }
 

@@ -12,8 +12,8 @@ export interface Group {
   waiting?: number;
   /** In a queue of the scheduler. */
   ready?: number;
-  /** At a worker. */
-  running?: number;
+  /** Sent to a worker. */
+  assigned?: number;
   memory?: number;
   released?: number;
   /** Tasks that failed for good. */

@@ -287,7 +287,7 @@ def test_the_history_of_a_killed_scheduler_opens(start, join, tmp_path):
         assert view["cluster"]["address"] == scheduler.address
         (again,) = [one for one in view["groups"] if one["name"] == "slow"]
         # How tasks are is told once a second.
-        for name in ("waiting", "ready", "running", "memory", "released", "erred"):
+        for name in ("waiting", "ready", "assigned", "memory", "released", "erred"):
             again.pop(name, None)
             before.pop(name, None)
         assert again == before

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import threading
 import time
+import weakref
 from pathlib import Path
 
 import dask
@@ -15,6 +18,7 @@ from client_support import AGAINST, inc
 from process_support import kill
 from test_sight import divide, get, group, observed, two
 from treadle import _core
+from treadle.worker._profile import Profiler
 from waiting import SOON, until
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the pages are Treadle's")
@@ -46,10 +50,10 @@ def test_tasks_are_counted_by_group_and_state(tmp_path):
         after = client.map(inc, held, pure=False)
         found = states(link, "inc", waiting=6)
         assert found["total"] == 6
-        assert [found[one] for one in ("ready", "running", "memory", "released", "erred")] == [0] * 5
+        assert [found[one] for one in ("ready", "assigned", "memory", "released", "erred")] == [0] * 5
         found = group(link, "hold")
-        assert found["running"] >= 2
-        assert found["ready"] + found["running"] == found["total"] == 6
+        assert found["assigned"] >= 2
+        assert found["ready"] + found["assigned"] == found["total"] == 6
         text = observed(link, "groups")
         (line,) = (line for line in text.splitlines() if line.startswith("inc "))
         assert line.split()[1:6] == ["6", "6", "0", "0", "0"]
@@ -58,7 +62,7 @@ def test_tasks_are_counted_by_group_and_state(tmp_path):
         states(link, "inc", memory=6, waiting=0, released=0)
         del after[2:], held
         states(link, "inc", memory=2, released=4)
-        states(link, "hold", memory=0, running=0, ready=0, released=6)
+        states(link, "hold", memory=0, assigned=0, ready=0, released=6)
         bad = [client.submit(divide, 0, key=f"divide-{number}") for number in range(3)]
         assert all(one.exception(SOON) is not None for one in bad)
         states(link, "divide", erred=3)
@@ -167,6 +171,38 @@ def test_where_tasks_spend_their_time_is_always_known(tmp_path):
         assert places(get(shown.http, "/sight/profile", "group=spin"))["spin"][1] > 0
     finally:
         shown.close()
+
+
+class Thing:
+    """Something that can be referred to weakly."""
+
+
+def test_looking_at_threads_keeps_nothing_alive():
+    told, over = [], threading.Event()
+    things = []
+
+    def run():
+        thing = Thing()
+        things.append(weakref.ref(thing))
+        over.wait(10 * SOON)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    profiler = Profiler(lambda: {thread.ident: "run-1"})
+    gc.collect()
+    gc.disable()
+    try:
+        profiler.begin(lambda *found: told.append(found))
+        ((_, places), *_) = until(lambda: told)
+        assert places[0][:2] == (-1, "run")
+        assert any(name.startswith("test_looking_at") for _, name, _ in places)
+        over.set()
+        thread.join()
+        until(lambda: things[0]() is None, "its local is gone")
+    finally:
+        gc.enable()
+        over.set()
+        profiler.close()
 
 
 @pytest.mark.parametrize("processes", [False, True])

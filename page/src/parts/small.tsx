@@ -45,7 +45,7 @@ export const STATES = [
   ["failed", "failed"],
   ["memory", "done"],
   ["released", "done, released"],
-  ["running", "running"],
+  ["assigned", "at workers"],
   ["ready", "queued"],
   ["waiting", "waiting"],
 ] as const;

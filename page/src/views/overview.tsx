@@ -242,7 +242,7 @@ export function Overview() {
       <dl class="facts strip">
         <Fact name="waiting">{count(tasks.waiting)}</Fact>
         <Fact name="ready">{count(tasks.ready)}</Fact>
-        <Fact name="running">{count(tasks.assigned)}</Fact>
+        <Fact name="at workers">{count(tasks.assigned)}</Fact>
         <Fact name="in memory">{count(tasks.memory)}</Fact>
         <Fact name="failed" bad={failed > 0}>
           {failed > 0 && "✕ "}

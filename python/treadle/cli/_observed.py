@@ -115,7 +115,7 @@ def _groups(found: dict[str, Any]) -> Iterator[str]:
         "tasks",
         "waiting",
         "queued",
-        "running",
+        "at workers",
         "memory",
         "released",
         "runs",
@@ -132,7 +132,7 @@ def _groups(found: dict[str, Any]) -> Iterator[str]:
         (
             one["name"],
             one.get("total"),
-            *(one.get(name) for name in ("waiting", "ready", "running", "memory", "released")),
+            *(one.get(name) for name in ("waiting", "ready", "assigned", "memory", "released")),
             one["runs"],
             one["failed"],
             _seconds(one["mean"]),

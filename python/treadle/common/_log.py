@@ -24,6 +24,12 @@ _LOGGERS = ("distributed", "treadle")
 OF_NANNIES = ("distributed.nanny", "treadle.nanny")
 
 
+def _told(text: str) -> str:
+    """Return a formatted record without its time and level, which are told beside it."""
+    _, name, _, message = (*text.split(" - ", 3), "", "", "")[:4]
+    return f"{name} - {message}" if message else text
+
+
 # The least level of what logs themselves write to standard error.
 _least = logging.NOTSET
 
@@ -114,7 +120,7 @@ class Log(logging.Handler):
         text = self.format(record)
         self._entries.append((record.created, record.levelname, text))
         if (listener := self._listener) is not None:
-            listener(record.levelno, text)
+            listener(record.levelno, _told(text))
         # Not through standard error: logging's own handler took hold of the stream before this did.
         self._tail.write(text + "\n")
         last_resort = logging.lastResort
@@ -130,7 +136,7 @@ class Log(logging.Handler):
         """Have the level and the text of each record told, of those that there are, too."""
         if listener is not None:
             for _, level, text in list(self._entries):
-                listener(getattr(logging, level, 0), text)
+                listener(getattr(logging, level, 0), _told(text))
         self._listener = listener
 
     def _is_alone(self, record: logging.LogRecord) -> bool:

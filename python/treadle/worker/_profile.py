@@ -184,6 +184,9 @@ class Profiler:
         if not running:
             return False
         frames = sys._current_frames()
+        # The caller's own frame has them in turn: they would keep what all threads refer to until the garbage
+        # collector comes.
+        frames.pop(threading.get_ident(), None)
         for thread, key in running.items():
             frame = frames.get(thread)
             if frame is None:

@@ -71,8 +71,8 @@ pub struct StatesRow {
     pub waiting: u64,
     /// In a queue of the scheduler.
     pub ready: u64,
-    /// At a worker.
-    pub running: u64,
+    /// Sent to a worker: they run, or are about to.
+    pub assigned: u64,
     pub memory: u64,
     /// Nobody needs their values any more.
     pub released: u64,
@@ -85,7 +85,7 @@ impl From<States> for StatesRow {
         Self {
             waiting: states.waiting,
             ready: states.ready,
-            running: states.assigned,
+            assigned: states.assigned,
             memory: states.memory,
             released: states.released.saturating_add(states.forgotten),
             erred: states.failed,

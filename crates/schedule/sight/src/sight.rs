@@ -38,6 +38,8 @@ const MOST_RUNNING: usize = 64;
 const MOST_RUNNING_SHOWN: usize = 100;
 /// Lines of a log that are shown.
 const MOST_LINES: usize = 1_000;
+/// The place of busy threads in a series.
+const BUSY: usize = 1;
 /// Names of levels.
 const LEVELS: [(u8, &str); 5] = [
     (50, "CRITICAL"),
@@ -583,7 +585,11 @@ impl Sight {
             more_groups,
             workers,
             more_workers,
-            series: series(1, self.times.to(), self.times.recent()),
+            series: {
+                let mut series = series(1, self.times.to(), self.times.recent());
+                self.add_running(&mut series, now);
+                series
+            },
             whole: {
                 let (step, steps) = self.times.whole();
                 series(step, step * steps.len() as u64 * SECOND, steps.iter())
@@ -600,6 +606,35 @@ impl Sight {
             },
             events: self.events.iter().rev().cloned().collect(),
             verdicts: self.verdicts(),
+        }
+    }
+
+    /// Adds to the threads that were busy those of the tasks that still run.
+    fn add_running(&self, series: &mut Series, now: u64) {
+        let Some(busy) = series.values.get_mut(BUSY) else {
+            return;
+        };
+        let from = series.to.saturating_sub(busy.len() as u64 * SECOND);
+        // What a second has more than the one before, but for the part of the first one.
+        let mut more = vec![0.0; busy.len()];
+        for (_, worker) in self.workers.iter() {
+            for task in &worker.running {
+                let began = task.began.max(from);
+                let first = ((began - from) / SECOND) as usize;
+                if let Some(place) = more.get_mut(first + 1) {
+                    *place += 1.0;
+                }
+                if let Some(value) = busy.get_mut(first) {
+                    let end = (from + (first as u64 + 1) * SECOND).min(now);
+                    *value += seconds(end.saturating_sub(began));
+                }
+            }
+        }
+        let mut running = 0.0;
+        for (place, (value, more)) in busy.iter_mut().zip(more).enumerate() {
+            running += more;
+            let began = from + place as u64 * SECOND;
+            *value += running * seconds(now.saturating_sub(began).min(SECOND));
         }
     }
 
@@ -670,7 +705,9 @@ impl Sight {
                 .map(|worker| worker.id),
             text: (*line.text).to_string(),
         });
-        let rows = rows.collect();
+        let mut rows: Vec<LineRow> = rows.collect();
+        // Workers tell of theirs one after the other.
+        rows.sort_by_key(|row| u64::MAX - row.time);
         Lines {
             lines: rows,
             more: lines.next().is_some(),

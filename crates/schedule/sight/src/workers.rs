@@ -136,6 +136,10 @@ impl Worker {
         let busy: u64 = busy
             .map(|second| self.busy[second as usize % SECONDS])
             .sum();
+        let running = self.running.iter();
+        let running =
+            running.map(|task| (end * SECOND).saturating_sub(task.began.max(from * SECOND)));
+        let busy = busy.saturating_add(running.sum());
         let whole = (end - from) * SECOND * u64::from(self.threads);
         Some((busy as f64 / whole as f64).min(1.0))
     }
@@ -244,6 +248,14 @@ mod tests {
         worker.was_busy(50 * SECOND, now, now);
         assert_eq!(worker.busy(now), Some(0.5));
         assert_eq!(worker.busy(now + 100 * SECOND), Some(0.0));
+        // And with what still runs: half of the time of the other one.
+        worker.running.push(Running {
+            lane: 1,
+            began: now - 6 * SECOND,
+            group: "x".into(),
+            key: "x".into(),
+        });
+        assert_eq!(worker.busy(now), Some(0.75));
     }
 
     #[test]

@@ -211,7 +211,7 @@ def test_a_task_that_runs_its_profile_and_its_log_are_shown(tmp_path: Path) -> N
         await shows(tab, "document.querySelector('.flame canvas')?.clientHeight > 20")
         for key in ("ArrowDown", "ArrowUp", "ArrowDown"):
             await tab.send("Input.dispatchKeyEvent", type="keyDown", key=key)
-        await shows(tab, f"/wait_for \(.*test_dashboard_page.py/.test({text})")
+        await shows(tab, f"/wait_for .*test_dashboard_page.py/.test({text})")
         await tab.send("Input.dispatchKeyEvent", type="keyDown", key="Escape")
         await shows(tab, f"{text}.includes('Esc shows all')")
         go.touch()

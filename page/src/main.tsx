@@ -9,7 +9,9 @@ import { health, heard, life, overview, replaced, watch } from "./link";
 import { writing } from "./parts/small";
 import { go, href, route } from "./route";
 import { Groups } from "./views/groups";
+import { Logs } from "./views/logs";
 import { Overview } from "./views/overview";
+import { Profile } from "./views/profile";
 import { Shuffles } from "./views/shuffles";
 import { Stream } from "./views/stream";
 import { Task } from "./views/task";
@@ -24,7 +26,9 @@ const VIEWS = [
   { id: "workers", title: "Workers", key: "4", view: Workers },
   { id: "transfers", title: "Transfers", key: "5", view: Transfers },
   { id: "shuffles", title: "Shuffles", key: "6", view: Shuffles },
-  { id: "task", title: "Task", key: "7", view: Task },
+  { id: "profile", title: "Profile", key: "7", view: Profile },
+  { id: "logs", title: "Logs", key: "8", view: Logs },
+  { id: "task", title: "Task", key: "9", view: Task },
 ] as const;
 
 const help = signal(false);
@@ -119,7 +123,7 @@ function State() {
 }
 
 const KEYS: [string, string][] = [
-  ["1 … 7", "the views"],
+  ["1 … 9", "the views"],
   ["/", "find a task by its key"],
   ["t", "light or dark"],
   ["?", "this help"],
@@ -132,6 +136,10 @@ const KEYS: [string, string][] = [
   ["w  f", "the whole run; follow its end"],
   ["g", "lanes by worker or by group"],
   ["[  ]", "flatter, taller lanes"],
+  ["", "in the profile"],
+  ["click", "that place alone, with what it calls"],
+  ["↑ ↓ ← →", "what called it, what it calls, the others"],
+  ["Esc", "all"],
 ];
 
 function Help() {

@@ -10,9 +10,15 @@ export interface Group {
   name: string;
   total?: number;
   waiting?: number;
-  running?: number;
+  /** In a queue of the scheduler. */
+  ready?: number;
+  /** Sent to a worker. */
+  assigned?: number;
   memory?: number;
   released?: number;
+  /** Tasks that failed for good. */
+  erred?: number;
+  /** Runs that raised. */
   failed?: number;
   runs?: number;
   seconds?: number;
@@ -69,6 +75,20 @@ export interface Failure {
   worker?: string | number;
   time?: Ns;
   text?: string;
+  /** How many were seen. */
+  count?: number;
+  /** Whether they raised. Others the scheduler gave up. */
+  raised?: boolean;
+}
+
+/** A task that runs. */
+export interface Running {
+  key?: string;
+  group?: string;
+  worker?: string | number;
+  worker_id?: number;
+  lane?: number;
+  from?: Ns;
 }
 
 export interface Happening {
@@ -111,7 +131,12 @@ export interface Overview {
   /** The same of the whole run. */
   whole?: Series;
   shuffles?: Shuffle[];
+  /** Those that have run longest. */
+  running?: Running[];
+  more_running?: number;
   errors?: Failure[];
+  /** Runs that raised, of whose errors there is none among `errors`. */
+  more_errors?: number;
   events?: Happening[];
   verdicts?: Verdict[];
 }
@@ -143,15 +168,36 @@ export interface Transfers {
   more?: number;
 }
 
+/** Where threads were: places, each after the one that called it. */
+export interface Places {
+  names?: string[];
+  /** The position of what called it, or -1; the number of its name; seconds, with those of what it called. */
+  nodes?: [number, number, number][];
+  more?: number;
+  /** Of what time parts are known. */
+  from?: Ns;
+  to?: Ns;
+}
+
+/** A place, with what it called. */
 export interface Flame {
   name: string;
   value: number;
-  children?: Flame[];
+  children: Flame[];
 }
 
 export interface Log {
-  time?: number;
+  time?: Ns;
   level?: string;
   worker?: string | number;
+  worker_id?: number;
   text?: string;
+}
+
+export interface Logs {
+  lines?: Log[];
+  /** There are older ones like them. */
+  more?: boolean;
+  /** Lines that are not kept. */
+  lost?: number;
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.server
 import json
+import logging
 import socket
 import sys
 import threading
@@ -41,6 +42,8 @@ VIEWS = (
     "workers",
     "transfers",
     "shuffles",
+    "profile",
+    "logs",
     "task",
 )
 # What a scheduler may not record: the view says so, and the browser logs the status.
@@ -161,7 +164,7 @@ def test_keys_change_the_view(link: str) -> None:
     async def look(tab: browser.Browser) -> None:
         await tab.open(link)
         await shows(tab, view("overview"))
-        names = ("overview", "stream", "groups", "workers", "transfers", "shuffles")
+        names = ("overview", "stream", "groups", "workers", "transfers", "shuffles", "profile", "logs")  # fmt: skip
         for number, name in reversed([*enumerate(names, 1)]):
             await tab.send("Input.dispatchKeyEvent", type="keyDown", key=str(number))
             await shows(tab, view(name))
@@ -182,6 +185,55 @@ def test_the_groups_of_a_run_appear(link: str) -> None:
         await shows(tab, "document.querySelectorAll('.graph .box').length >= 3")
 
     visit(look)
+
+
+def wait_for(path: str) -> int:
+    """Run until there is a file."""
+    deadline = time.monotonic() + 10 * SOON
+    while not Path(path).exists() and time.monotonic() < deadline:
+        sum(range(1000))
+    logging.getLogger("distributed.worker").warning("%s", HTML)
+    return 1
+
+
+def test_a_task_that_runs_its_profile_and_its_log_are_shown(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+
+    async def look(tab: browser.Browser) -> None:
+        text = "document.querySelector('main')?.innerText"
+        await tab.open(f"{link}#/workers")
+        await shows(tab, f"/Running for longest[^]*wait-1/.test({text})")
+        await tab.open("about:blank")
+        await tab.open(f"{link}#/groups")
+        await shows(tab, f"{text}.includes('queued')")
+        await tab.open("about:blank")
+        await tab.open(f"{link}#/profile?group=wait")
+        await shows(tab, "document.querySelector('.flame canvas')?.clientHeight > 20")
+        for key in ("ArrowDown", "ArrowUp", "ArrowDown"):
+            await tab.send("Input.dispatchKeyEvent", type="keyDown", key=key)
+        await shows(tab, f"/wait_for .*test_dashboard_page.py/.test({text})")
+        await tab.send("Input.dispatchKeyEvent", type="keyDown", key="Escape")
+        await shows(tab, f"{text}.includes('Esc shows all')")
+        go.touch()
+        await tab.open("about:blank")
+        await tab.open(f"{link}#/logs?find=onerror")
+        await shows(tab, f"{text}?.includes({json.dumps(HTML)})")
+        assert await tab.evaluate("document.querySelectorAll('#page img').length") == 0
+        await tab.evaluate("document.querySelector('[role=row].click').click()")
+        await shows(tab, "document.querySelector('.chosen pre')?.innerText.includes('onerror')")
+        assert wrong(tab) == []
+
+    with (
+        treadle.LocalCluster(1, threads_per_worker=2, processes=False) as cluster,
+        treadle.Client(cluster) as client,
+    ):
+        link = str(client.dashboard_link)
+        kept = client.submit(wait_for, str(go), key="wait-1")
+        try:
+            visit(look)
+        finally:
+            go.touch()
+        assert kept.result(SOON) == 1
 
 
 async def click(tab: browser.Browser, x: float, y: float) -> None:

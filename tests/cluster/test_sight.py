@@ -286,6 +286,10 @@ def test_the_history_of_a_killed_scheduler_opens(start, join, tmp_path):
         assert view["live"] is False
         assert view["cluster"]["address"] == scheduler.address
         (again,) = [one for one in view["groups"] if one["name"] == "slow"]
+        # How tasks are is told once a second.
+        for name in ("waiting", "ready", "assigned", "memory", "released", "erred"):
+            again.pop(name, None)
+            before.pop(name, None)
         assert again == before
         assert view["errors"][0]["key"] == "divide-1"
         head, rectangles = picture(shown.http, f"from=0&to={view['now']}&width=1000")
@@ -314,6 +318,17 @@ def test_the_history_of_a_killed_scheduler_opens(start, join, tmp_path):
     cut.write_bytes(b"something else")
     with pytest.raises(ValueError, match="no history"):
         _core.History(cut)
+
+
+def test_what_is_no_file_is_no_history(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for place in ("/dev/zero", pipe):
+        with pytest.raises(ValueError, match="no ordinary file"):
+            _core.History(place)
+        done = observe(str(place))
+        assert done.returncode == 1
+        assert "no ordinary file" in done.stderr
 
 
 def observe(*arguments, **environment):

@@ -45,7 +45,8 @@ export const STATES = [
   ["failed", "failed"],
   ["memory", "done"],
   ["released", "done, released"],
-  ["running", "running"],
+  ["assigned", "at workers"],
+  ["ready", "queued"],
   ["waiting", "waiting"],
 ] as const;
 
@@ -60,8 +61,9 @@ export function inState(group: Group, state: (typeof STATES)[number][0]): number
     const failed = Math.min(group.failed ?? 0, total - ended);
     if (state === "memory") return ended;
     if (state === "failed") return failed;
-    if (state === "waiting") return group.waiting ?? Math.max(0, total - ended - failed - (group.running ?? 0));
+    if (state === "waiting") return Math.max(0, total - ended - failed);
   }
+  if (state === "failed") return group.erred ?? 0;
   return group[state] ?? 0;
 }
 

@@ -11,12 +11,15 @@ import { Table, type Column } from "../parts/table";
 import { href, route, set } from "../route";
 import type { Group } from "../types";
 
+const left = (group: Group) => (group.waiting === undefined ? undefined : group.waiting + (group.ready ?? 0));
+
 const COLUMNS: Column<Group>[] = [
-  { id: "name", title: "group", width: "minmax(190px, 2fr)", sort: (g) => g.name, cell: (g) => <GroupName name={g.name} /> },
+  { id: "name", title: "group", width: "minmax(150px, 2fr)", sort: (g) => g.name, cell: (g) => <GroupName name={g.name} /> },
   { id: "progress", title: "progress", width: "minmax(90px, 1fr)", cell: (g) => <Progress group={g} /> },
   { id: "total", title: "tasks", width: "70px", number: true, sort: (g) => g.total, cell: (g) => count(g.total) },
   { id: "done", title: "done", width: "70px", number: true, sort: done, cell: (g) => count(done(g)) },
-  { id: "running", title: "running", width: "62px", number: true, sort: (g) => g.running, cell: (g) => count(g.running) },
+  { id: "waiting", title: "waiting", width: "66px", number: true, hint: "for their inputs, or their turn", sort: left, cell: (g) => count(left(g)) },
+  { id: "assigned", title: "at workers", hint: "running, or about to", width: "72px", number: true, sort: (g) => g.assigned, cell: (g) => count(g.assigned) },
   {
     id: "failed",
     title: "failed",
@@ -93,7 +96,7 @@ const GroupBox = memo(({ group, x, y, on }: BoxProps) => {
         {inState(group, "failed") > 0 ? `  ✕ ${count(inState(group, "failed"))}` : ""}
       </text>
       <text x={BOX.width - 8} y="45" class="small end">
-        {(group.running ?? 0) > 0 ? `${count(group.running)} running` : seconds(group.mean)}
+        {(group.assigned ?? 0) > 0 ? `${count(group.assigned)} at workers` : seconds(group.mean)}
       </text>
     </g>
   );
@@ -193,13 +196,15 @@ export function Groups() {
           more={
             <nav class="links">
               <a href={href("stream", { group: group.id, from: group.from, to: group.to })}>task stream</a>
+              <a href={href("profile", { group: group.name })}>profile</a>
             </nav>
           }
         >
           <dl class="facts">
             <Fact name="tasks">{count(group.total)}</Fact>
             <Fact name="waiting">{count(group.waiting)}</Fact>
-            <Fact name="running">{count(group.running)}</Fact>
+            <Fact name="queued">{count(group.ready)}</Fact>
+            <Fact name="at workers">{count(group.assigned)}</Fact>
             <Fact name="in memory">{count(group.memory)}</Fact>
             <Fact name="released">{count(group.released)}</Fact>
             <Fact name="failed" bad={inState(group, "failed") > 0}>

@@ -242,7 +242,7 @@ export function Overview() {
       <dl class="facts strip">
         <Fact name="waiting">{count(tasks.waiting)}</Fact>
         <Fact name="ready">{count(tasks.ready)}</Fact>
-        <Fact name="running">{count(tasks.assigned)}</Fact>
+        <Fact name="at workers">{count(tasks.assigned)}</Fact>
         <Fact name="in memory">{count(tasks.memory)}</Fact>
         <Fact name="failed" bad={failed > 0}>
           {failed > 0 && "✕ "}
@@ -317,11 +317,13 @@ export function Overview() {
                 <li key={`${failure.key} ${failure.time} ${n}`}>
                   <time>{moment(failure.time, now.began)}</time>
                   <div>
+                    {(failure.count ?? 1) > 1 && <em class="tag bad">{count(failure.count)} ×</em>}{" "}
                     <TaskLink name={failure.key} most={60} />
                     <code>{shorten((failure.text ?? "").trim().split("\n").at(-1), 160)}</code>
                   </div>
                 </li>
               ))}
+              {(now.more_errors ?? 0) > 0 && <li class="dim">and {count(now.more_errors)} runs that raised, of which no text is kept</li>}
             </ul>
           )}
         </Panel>

@@ -3,7 +3,7 @@
 import { bytes, count, DASH, decimal, percent, seconds, shorten } from "../format";
 import { overview } from "../link";
 import { Memory } from "../parts/memory";
-import { Empty, Fact, Legend, Share, SIGNS, workerName } from "../parts/small";
+import { Empty, Fact, Legend, Panel, Share, SIGNS, TaskLink, workerName } from "../parts/small";
 import { Table, type Column } from "../parts/table";
 import { href, route, set } from "../route";
 import type { Worker } from "../types";
@@ -23,6 +23,31 @@ function Status({ worker }: { worker: Worker }) {
       <b aria-hidden="true">{SIGNS[status] ?? "?"}</b> {status}
       {worker.why && <span class="dim">: {shorten(worker.why, 80)}</span>}
     </span>
+  );
+}
+
+/** The tasks that have run longest, of all workers or of one. */
+function LongRunning({ chosen }: { chosen: number | undefined }) {
+  const now = overview.value;
+  const running = (now?.running ?? []).filter((task) => chosen === undefined || task.worker_id === chosen);
+  if (now === undefined || running.length === 0) return null;
+  const shown = running.slice(0, 8);
+  const more = running.length - shown.length + (now.more_running ?? 0);
+  return (
+    <Panel title="Running for longest">
+      <ul class="happenings">
+        {shown.map((task) => (
+          <li key={`${task.worker_id} ${task.lane} ${task.from}`}>
+            <b class="number">{seconds(Math.max(0, Math.floor((now.now - (task.from ?? now.now)) / 1e9)))}</b>
+            <div>
+              <TaskLink name={task.key} most={60} /> <span class="dim">at</span>{" "}
+              <bdi>{shorten(String(task.worker ?? DASH), 48)}</bdi>
+            </div>
+          </li>
+        ))}
+        {more > 0 && <li class="dim">and {count(more)} more</li>}
+      </ul>
+    </Panel>
   );
 }
 
@@ -103,9 +128,12 @@ export function Workers() {
           </dl>
           <nav class="links">
             <a href={href("stream", { worker: worker.id })}>task stream</a>
+            <a href={href("profile", { worker: worker.id })}>profile</a>
+            <a href={href("logs", { worker: worker.id })}>logs</a>
           </nav>
         </section>
       )}
+      <LongRunning chosen={chosen} />
       <Table
         label="Workers"
         rows={rows}

@@ -29,7 +29,12 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _PATIENCE = 10.0
 # Pages are asked directly: a proxy from the environment would see the token.
 _open = build_opener(ProxyHandler({})).open
-_TOPICS = ("overview", "workers", "groups", "transfers", "shuffles", "errors", "memory", "task")
+_TOPICS = (
+    *("overview", "workers", "groups", "running", "errors", "transfers", "shuffles", "memory"),
+    *("profile", "logs", "task"),
+)
+# What may, or has to, follow a topic.
+_MORE = {"profile": "GROUP", "logs": "TEXT", "task": "KEY"}
 
 
 class _Pages:
@@ -78,7 +83,7 @@ class _Pages:
     help="What the scheduler wrote, instead of its address.",
 )
 @security_options
-@click.argument("arguments", nargs=-1, metavar="[ADDRESS|LINK|PATH] [TOPIC] [KEY]")
+@click.argument("arguments", nargs=-1, metavar="[ADDRESS|LINK|PATH] [TOPIC] [KEY|GROUP|TEXT]")
 def observe(
     arguments: tuple[str, ...],
     as_json: bool,
@@ -90,8 +95,8 @@ def observe(
 ) -> None:
     """Show what a cluster does: by the scheduler's ADDRESS, the LINK to its page, or the PATH of a history.
 
-    TOPIC is workers, groups, transfers, shuffles, errors, memory, or task with a KEY; without one, what is
-    seen first. A text has at most 40 lines.
+    TOPIC is workers, groups, running, errors, transfers, shuffles, memory, profile (of a GROUP), logs (with a
+    TEXT), or task with a KEY; without one, what is seen first. A text has at most 40 lines.
     """
     places = list(arguments)
     place = None if scheduler_file is not None or not places else places.pop(0)
@@ -100,8 +105,10 @@ def observe(
     topic = places.pop(0) if places else "overview"
     if topic not in _TOPICS:
         raise click.UsageError(f"{topic!r} is none of {', '.join(_TOPICS)}")
-    if bool(places) != (topic == "task") or len(places) > 1:
-        raise click.UsageError("task needs a KEY, and nothing else has one")
+    if len(places) > (topic in _MORE):
+        raise click.UsageError(f"{topic} has no argument, or no more: {' '.join(places)!r}")
+    if topic == "task" and not places:
+        raise click.UsageError("task needs a KEY")
     with clear_errors():
         path = None if place is None else _history_at(place)
         try:
@@ -139,9 +146,10 @@ def _history_at(place: str) -> str | None:
         if not found:
             raise click.ClickException(f"{place} has no history (*.history)")
         return str(max(found, key=lambda path: path.stat().st_mtime))
-    if os.path.isfile(place):
+    if os.path.exists(place):
+        # Whether it is a history, who reads it says.
         return place
-    if os.path.exists(place) or os.sep in place or place.endswith(".history"):
+    if os.sep in place or place.endswith(".history"):
         raise click.ClickException(f"{place}: no such file")
     return None
 
@@ -187,6 +195,10 @@ def _link_of(
 def _show(pages: _Pages, topic: str, rest: list[str], as_json: bool) -> None:
     if topic == "transfers":
         found = pages.get("/sight/transfers")
+    elif topic in ("profile", "logs"):
+        name = "group" if topic == "profile" else "find"
+        query = "".join(f"{name}={quote(text, safe='')}" for text in rest)
+        found = pages.get(f"/sight/{topic}", query)
     elif topic == "task":
         found = pages.get("/sight/task", f"key={quote(rest[0], safe='')}")
     else:

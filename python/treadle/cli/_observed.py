@@ -15,10 +15,11 @@ _MOST = 40
 _WIDEST = 160
 # What each topic has of the overview.
 _PARTS = {
-    "workers": ("workers", "more_workers"),
+    "workers": ("workers", "more_workers", "running"),
     "groups": ("groups", "more_groups"),
     "shuffles": ("shuffles",),
-    "errors": ("errors",),
+    "errors": ("errors", "more_errors"),
+    "running": ("running", "more_running"),
     "memory": ("workers", "series"),
 }
 
@@ -58,10 +59,12 @@ def _share(part: float | None) -> str:
     return "-" if part is None else f"{part:.0%}"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
+def _table(
+    head: Sequence[str], rows: Sequence[Sequence[Any]], widest: int = 40
+) -> Iterator[str]:
     """Yield the lines of a table; the first column is text."""
     cells = [head, *([("-" if cell is None else str(cell)) for cell in row] for row in rows)]
-    cells = [[cell if len(cell) <= 40 else f"{cell[:39]}…" for cell in row] for row in cells]
+    cells = [[cell if len(cell) <= widest else f"{cell[: widest - 1]}…" for cell in row] for row in cells]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     for row in cells:
         first = row[0].ljust(widths[0])
@@ -110,6 +113,11 @@ def _groups(found: dict[str, Any]) -> Iterator[str]:
     head = (
         "group",
         "tasks",
+        "waiting",
+        "queued",
+        "at workers",
+        "memory",
+        "released",
         "runs",
         "failed",
         "mean",
@@ -124,6 +132,7 @@ def _groups(found: dict[str, Any]) -> Iterator[str]:
         (
             one["name"],
             one.get("total"),
+            *(one.get(name) for name in ("waiting", "ready", "assigned", "memory", "released")),
             one["runs"],
             one["failed"],
             _seconds(one["mean"]),
@@ -160,6 +169,22 @@ def _workers(found: dict[str, Any]) -> Iterator[str]:
     for one in found["workers"]:
         if one.get("why"):
             yield f"{one['name']}: {one['why']}"
+    for one in found["running"][:5]:
+        yield _runs(one, found["now"])
+
+
+def _runs(one: dict[str, Any], now: int) -> str:
+    took = _seconds((now - one["from"]) / 1e9)
+    return f"{one['key']} has run for {took} at {one['worker']}"
+
+
+def _running(found: dict[str, Any]) -> Iterator[str]:
+    if not found["running"]:
+        yield "no task has run for a second"
+    for one in found["running"]:
+        yield _runs(one, found["now"])
+    if found["more_running"]:
+        yield f"and {found['more_running']} more"
 
 
 def _memory(found: dict[str, Any]) -> Iterator[str]:
@@ -231,7 +256,44 @@ def _errors(found: dict[str, Any]) -> Iterator[str]:
     if not found["errors"]:
         yield "no task raised"
     for one in found["errors"]:
-        yield f"{one['time'] / 1e9:8.1f} s  {one['key']} at {one['worker']}: {one['text']}"
+        count = f"{one['count']} × " if one["count"] > 1 else ""
+        where = f" at {one['worker']}" if one["worker"] else ""
+        yield f"{one['time'] / 1e9:8.1f} s  {count}{one['key']}{where}: {one['text']}"
+    if found["more_errors"]:
+        yield f"and {found['more_errors']} runs that raised, of which no text is kept"
+
+
+def _logs(found: dict[str, Any]) -> Iterator[str]:
+    if not found["lines"]:
+        yield "no such line of a log is kept"
+    for one in found["lines"]:
+        text = one["text"].replace("\n", " ⏎ ")
+        yield f"{one['time'] / 1e9:8.1f} s  {one['worker']} {one['level'].lower()}: {text}"
+    if found["more"] or found["lost"]:
+        yield "older ones are not shown"
+
+
+def _profile(found: dict[str, Any]) -> Iterator[str]:
+    """Yield functions by the time that threads spent in themselves, and not in what they called."""
+    names, nodes = found["names"], found["nodes"]
+    own = [node[2] for node in nodes]
+    for parent, _, took in nodes:
+        if parent >= 0:
+            own[parent] -= took
+    sums: dict[str, list[float]] = {}
+    for (_, name, took), self in zip(nodes, own, strict=True):
+        entry = sums.setdefault(names[name], [0.0, 0.0])
+        entry[0] += self
+        entry[1] = max(entry[1], took)
+    rows = sorted(sums.items(), key=lambda row: -row[1][0])
+    whole = nodes[0][2] if nodes else 0
+    if not whole:
+        yield "no task was seen while it ran"
+        return
+    shown = [
+        (name, _share(self / whole), _seconds(self)) for name, (self, _) in rows if self > 0
+    ]
+    yield from _table(("function", "of all", "in itself"), shown, 100)
 
 
 def _task(found: dict[str, Any]) -> Iterator[str]:
@@ -263,6 +325,9 @@ _TEXTS = {
     "transfers": _transfers,
     "shuffles": _shuffles,
     "errors": _errors,
+    "running": _running,
+    "logs": _logs,
+    "profile": _profile,
     "memory": _memory,
     "task": _task,
 }

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TextIO, cast
 
 import dask
@@ -22,6 +22,12 @@ _FORMAT = "%(asctime)s - %(name)s - %(levelname)s - %(message)s"
 _LOGGERS = ("distributed", "treadle")
 #: What the log of a worker's nanny has.
 OF_NANNIES = ("distributed.nanny", "treadle.nanny")
+
+
+def _told(text: str) -> str:
+    """Return a formatted record without its time and level, which are told beside it."""
+    _, name, _, message = (*text.split(" - ", 3), "", "", "")[:4]
+    return f"{name} - {message}" if message else text
 
 
 # The least level of what logs themselves write to standard error.
@@ -101,6 +107,7 @@ class Log(logging.Handler):
         # As text: records hold arguments and tracebacks, and those hold what users let go of.
         self._entries: deque[tuple[float, str, str]] = deque(maxlen=longest)
         self._tail = Tail()
+        self._listener: Callable[[int, str], None] | None = None
         self._stderr: TextIO | None = None
         for name in loggers:
             logging.getLogger(name).addHandler(self)
@@ -112,6 +119,8 @@ class Log(logging.Handler):
         """Keep a record."""
         text = self.format(record)
         self._entries.append((record.created, record.levelname, text))
+        if (listener := self._listener) is not None:
+            listener(record.levelno, _told(text))
         # Not through standard error: logging's own handler took hold of the stream before this did.
         self._tail.write(text + "\n")
         last_resort = logging.lastResort
@@ -122,6 +131,13 @@ class Log(logging.Handler):
         ):
             # Logging tells people itself only where nobody handles a record.
             last_resort.handle(record)
+
+    def listen(self, listener: Callable[[int, str], None] | None) -> None:
+        """Have the level and the text of each record told, of those that there are, too."""
+        if listener is not None:
+            for _, level, text in list(self._entries):
+                listener(getattr(logging, level, 0), _told(text))
+        self._listener = listener
 
     def _is_alone(self, record: logging.LogRecord) -> bool:
         """Whether nobody but the first log, which this is, handles a record."""
@@ -163,6 +179,7 @@ def _after_fork() -> None:
         for handler in logging.getLogger(name).handlers:
             if isinstance(handler, Log):
                 handler._tail = Tail()
+                handler._listener = None
     if isinstance(sys.stderr, _Tee):
         sys.stderr = sys.stderr._stream
 

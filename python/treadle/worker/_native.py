@@ -58,6 +58,19 @@ class Native(Protocol):
     def rejoin(self) -> None:
         """Wait until that task has a slot again."""
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether what it does is recorded, for the scheduler's pages."""
+
+    def told(self, level: int, text: str) -> None:
+        """Say that the log has a line more, of a level as ``logging`` has it."""
+
+    def sampled(self, began: int, places: list[tuple[int, str, int]]) -> None:
+        """Say where the threads of tasks were since a time (``time.monotonic_ns()``).
+
+        Places have the position of the one that called it, which is before it, or -1, a name, and microseconds.
+        """
+
     def running(self) -> dict[int, Hashable]:
         """Return the keys of all tasks that run, by the identifier of the thread."""
 

@@ -1,4 +1,4 @@
-"""A sampling profiler of a worker's tasks, which runs only while somebody asks for what it finds."""
+"""A sampling profiler of a worker's tasks: always, and more often while somebody asks for what it finds."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import dask
 from dask.utils import parse_timedelta
 from distributed import profile
+
+from treadle.worker._places import Places
 
 from treadle.common._groups import prefix_of
 
@@ -19,6 +22,15 @@ __all__ = ["Profiler"]
 
 # Seconds after the last question until it stops: nobody looks at a page for so long.
 _UNUSED = 600.0
+# Seconds between two looks while nobody asks: as long as tasks run, and at most.
+_CALM = 0.05
+_IDLE = 0.5
+# Seconds after which what was found is told.
+_TELL = 5.0
+# Seconds that one look stands for at most: the process may have been stopped.
+_LONGEST = 1.0
+# Seconds until the thread has ended: it may wait for the interpreter.
+_PATIENCE = 2.0
 # Cycles that are kept.
 _CYCLES = 3600
 
@@ -26,9 +38,9 @@ _CYCLES = 3600
 class Profiler:
     """Samples the Python frames of the tasks that run, in a thread of its own.
 
-    It begins with the first question and ends ten minutes after the last one. The settings are those
-    of ``distributed.worker.profile``: ``interval`` between samples, ``cycle`` for one entry of the
-    history, and ``enabled``.
+    Where it :meth:`begins <begin>`, it looks twenty times a second. From the first question to ten minutes after
+    the last one it looks as often, and keeps as much, as the settings ``distributed.worker.profile`` say:
+    ``interval`` between samples, ``cycle`` for one entry of the history. ``enabled`` is for both.
 
     Parameters
     ----------
@@ -43,7 +55,9 @@ class Profiler:
         self._keys_history: deque[tuple[float, dict[str, Any]]] = deque(maxlen=_CYCLES)
         self._recent = profile.create()
         self._keys: dict[str, Any] = {}
-        self._asked = 0.0
+        self._asked = -_UNUSED
+        self._places: Places | None = None
+        self._tell: Callable[[int, list[tuple[int, str, int]]], None] | None = None
         self._wanted = threading.Event()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -66,7 +80,7 @@ class Profiler:
             raise NotImplementedError(
                 "profile(server=True) is not served: Treadle's engine is native"
             )
-        self._begin()
+        self._begin(asked=True)
         with self._lock:
             if key is None:
                 history, recent = list(self._history), self._recent
@@ -85,7 +99,7 @@ class Profiler:
 
     def metadata(self, start: float = 0, stop: float | None = None) -> dict[str, Any]:
         """Return how many samples there were, over time, and of which prefix."""
-        self._begin()
+        self._begin(asked=True)
         now = time.time()
         until = stop or now
         with self._lock:
@@ -100,14 +114,25 @@ class Profiler:
                 keys.append((now, {key: tree["count"] for key, tree in self._keys.items()}))
         return {"counts": counts, "keys": keys}
 
+    def begin(self, tell: Callable[[int, list[tuple[int, str, int]]], None]) -> None:
+        """Look always, and tell what was found every few seconds; see ``Worker.sampled``."""
+        self._tell = tell
+        self._places = Places()
+        self._begin(asked=False)
+
     def close(self) -> None:
         """End it."""
         self._closed = True
         self._wanted.set()
-
-    def _begin(self) -> None:
         with self._lock:
-            self._asked = time.monotonic()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_PATIENCE)
+
+    def _begin(self, *, asked: bool) -> None:
+        with self._lock:
+            if asked:
+                self._asked = time.monotonic()
             alive = self._thread is not None and self._thread.is_alive()
             if alive or self._closed or not dask.config.get("distributed.worker.profile.enabled"):
                 return
@@ -120,34 +145,63 @@ class Profiler:
             return max(float(parse_timedelta(setting, default="ms")), 0.001)
 
         interval, cycle = seconds("interval"), seconds("cycle")
-        turn = time.monotonic() + cycle
-        while not self._wanted.wait(interval):
-            now = time.monotonic()
+        before = time.monotonic()
+        turn, told = before + cycle, before
+        pause = 0.0
+        while True:
             with self._lock:
-                if now - self._asked > _UNUSED:
+                now = time.monotonic()
+                is_asked = now - self._asked <= _UNUSED
+                if not is_asked:
                     self._turn()
-                    self._thread = None
-                    return
-                self._sample()
-                if now >= turn:
+                    if self._tell is None:
+                        self._thread = None
+                        return
+                found = self._sample(is_asked, now - before)
+                before = now
+                if is_asked and now >= turn:
                     turn = now + cycle
                     self._turn()
+            if now - told >= _TELL:
+                self._tell_all(told)
+                told = now
+            pause = min(max(_CALM, 0.0 if found else 2 * pause), _IDLE)
+            if self._wanted.wait(interval if is_asked else pause):
+                self._tell_all(told)
+                return
 
-    def _sample(self) -> None:
+    def _tell_all(self, since: float) -> None:
+        """Tell what was found; a worker that has ended hears nothing."""
+        if self._tell is None or self._places is None:
+            return
+        if places := self._places.take():
+            with suppress(Exception):
+                self._tell(int(since * 1e9), places)
+
+    def _sample(self, is_asked: bool, passed: float) -> bool:
+        """Look once; return whether a task ran."""
         running = self._running()
         if not running:
-            return
+            return False
         frames = sys._current_frames()
+        # The caller's own frame has them in turn: they would keep what all threads refer to until the garbage
+        # collector comes.
+        frames.pop(threading.get_ident(), None)
         for thread, key in running.items():
             frame = frames.get(thread)
             if frame is None:
                 continue
             prefix = prefix_of(key)
+            if self._places is not None:
+                self._places.add(prefix, frame, min(passed, _LONGEST))
+            if not is_asked:
+                continue
             tree = self._keys.get(prefix)
             if tree is None:
                 tree = self._keys[prefix] = profile.create()
             profile.process(frame, None, self._recent)
             profile.process(frame, None, tree)
+        return True
 
     def _turn(self) -> None:
         """Begin the next entry of the history."""

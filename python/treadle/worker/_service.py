@@ -152,12 +152,20 @@ class Service:
         if dask.config.get("treadle.worker.steps", False):
             self._plugins.record()
         self._profiler = Profiler(lambda: self.worker.active_threads)
+        if native.is_recorded:
+            self._log.listen(self._told)
+            self._profiler.begin(native.sampled)
         self.engine = self.worker.engine = Engine(
             native, self._loop, self.worker, self._main_thread
         )
         self._operations = self._all_operations()
         self._ready.set()
         self._loop.run(self._set_up(), _PATIENCE)
+
+    def _told(self, level: int, text: str) -> None:
+        """Tell the scheduler of a line of the log. One that has ended tells nothing."""
+        with suppress(Exception):
+            self._native.told(max(0, min(level, 255)), text)
 
     def _loop_ended(self, error: BaseException) -> None:
         """End the worker: nobody would be answered any more."""
@@ -262,6 +270,7 @@ class Service:
             self.worker.plugins.close_shuffles()
             self._loop.close(max(until - time.monotonic(), 0.0))
             self.worker._status = Status.closed
+        self._log.listen(None)
         self._log.close()
 
     async def _tear_down(self) -> None:

@@ -9,6 +9,8 @@ use crate::value::{Reader, Value, tag};
 
 /// The prefix of a key that has none.
 const OTHER: &str = "Other";
+/// Bytes of a group's name that are kept.
+pub const LONGEST_GROUP: usize = 200;
 /// How deep a text of a key may be nested.
 const DEEPEST: usize = 8;
 
@@ -56,6 +58,24 @@ pub fn prefix(key: &[u8]) -> &str {
         .get(start..end)
         .and_then(|text| core::str::from_utf8(text).ok());
     text.map_or(OTHER, prefix_of_text)
+}
+
+/// The name of a group as it is kept: its first 200 bytes, or a little less, to end with a character.
+#[inline]
+pub fn short(name: &str) -> &str {
+    if name.len() <= LONGEST_GROUP {
+        return name;
+    }
+    let end = (0..=LONGEST_GROUP)
+        .rev()
+        .find(|end| name.is_char_boundary(*end));
+    &name[..end.unwrap_or(0)]
+}
+
+/// The name of the group of an encoded key: its [`prefix`], as it is [kept](short).
+#[inline]
+pub fn group(key: &[u8]) -> &str {
+    short(prefix(key))
 }
 
 /// A key, as `str` shows it in Python.
@@ -152,6 +172,17 @@ mod tests {
     use alloc::vec;
 
     use super::*;
+
+    #[test]
+    fn names_of_groups_are_cut_at_a_character() {
+        assert_eq!(short("inc"), "inc");
+        let most = "x".repeat(LONGEST_GROUP);
+        assert_eq!(short(&format!("{most}x")), most);
+        let long = format!("x{}", "ä".repeat(LONGEST_GROUP));
+        assert_eq!(short(&long).len(), LONGEST_GROUP - 1);
+        let key = Value::Str(format!("{long}-1")).to_bytes();
+        assert_eq!(group(&key), short(&long));
+    }
 
     #[test]
     fn prefixes_are_those_of_dask() {

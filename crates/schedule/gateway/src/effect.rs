@@ -29,6 +29,8 @@ pub enum Effect {
     },
     /// The scheduler was told to end.
     End,
+    /// A task will not get a value, and nothing was raised: its encoded key, and why.
+    Doomed(Vec<u8>, String),
     /// Something that people should know.
     Warn(String),
     /// A core within refused an event that this one made sure of: a bug.

@@ -4,6 +4,7 @@ use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::mem;
@@ -220,6 +221,7 @@ impl Core {
         self.counts.notices += 1;
         if let Notice::Failed(failure) = &notice {
             self.note_failure(failure);
+            self.note_doom(failure);
         }
         let Some(node) = self.clients.get_mut(client) else {
             return self.notify_stand_in(client, task, &notice);
@@ -271,6 +273,44 @@ impl Core {
                 tasks: vec![task],
             });
         }
+    }
+
+    /// Whoever watches is told of a task that was given up; what was raised, workers tell.
+    fn note_doom(&mut self, failure: &Arc<Failure>) {
+        let is_known = self
+            .doomed
+            .as_ref()
+            .is_some_and(|known| Arc::ptr_eq(known, failure));
+        if !self.settings.sight || is_known || matches!(**failure, Failure::Raised { .. }) {
+            return;
+        }
+        self.doomed = Some(Arc::clone(failure));
+        let text = match self.failed(failure).kind {
+            FailedKind::Raised(_) => return,
+            FailedKind::WorkersLost(workers) => {
+                let workers = workers
+                    .iter()
+                    .map(|lost| format!("{}: {}", lost.name, lost.cause));
+                let workers: Vec<_> = workers.collect();
+                let count = workers.len();
+                format!(
+                    "KilledWorker: {count} workers were lost while they ran it ({})",
+                    workers.join("; ")
+                )
+            }
+            FailedKind::DataLost(lost) => {
+                format!(
+                    "its value was scattered, and is lost with worker {}",
+                    lost.name
+                )
+            }
+            FailedKind::ActorLost(lost) => format!("the actor is lost with worker {}", lost.name),
+            FailedKind::Unavailable(_) => {
+                "no worker can get an input of it from those that hold it".into()
+            }
+        };
+        let key = self.keys.key(failure.culprit()).to_vec();
+        self.out.push(Effect::Doomed(key, text));
     }
 
     /// A failure, with keys and names.

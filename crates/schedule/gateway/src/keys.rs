@@ -132,13 +132,13 @@ impl Keys {
     pub(crate) fn find_or_add(
         &mut self,
         key: &[u8],
-        allocate: impl FnOnce() -> TaskId,
+        allocate: impl FnOnce(&[u8]) -> TaskId,
     ) -> (TaskId, bool) {
         let hash = self.hash(key);
         if let Some(task) = self.find_hashed(key, hash) {
             return (task, false);
         }
-        let task = allocate();
+        let task = allocate(key);
         self.add(key, hash, task);
         (task, true)
     }
@@ -263,7 +263,7 @@ impl Keys {
     pub(crate) fn find_or_add_all(
         &mut self,
         keys: &[Bytes],
-        mut allocate: impl FnMut() -> TaskId,
+        mut allocate: impl FnMut(&[u8]) -> TaskId,
         mut found: impl FnMut(&Self, TaskId, bool),
     ) {
         for keys in keys.chunks(BATCH) {
@@ -275,7 +275,7 @@ impl Keys {
             for (key, &hash) in keys.iter().zip(&hashes) {
                 let known = self.find_hashed(key, hash);
                 let task = known.unwrap_or_else(|| {
-                    let task = allocate();
+                    let task = allocate(key);
                     self.add(key, hash, task);
                     task
                 });
@@ -386,7 +386,7 @@ mod tests {
             for (adds, name, size) in steps {
                 let key = vec![name; [3, 700, 5000][usize::from(size)]];
                 if adds {
-                    let (task, new) = keys.find_or_add(&key, || vacant.pop().unwrap_or_else(|| {
+                    let (task, new) = keys.find_or_add(&key, |_| vacant.pop().unwrap_or_else(|| {
                         next += 1;
                         TaskId(next - 1)
                     }));
@@ -412,7 +412,7 @@ mod tests {
     fn memory_of_removed_keys_is_given_back() {
         let mut keys = Keys::new(SeedableRandomState::fixed());
         for task in 0..10_000 {
-            keys.find_or_add(format!("a-key-of-some-length-{task}").as_bytes(), || {
+            keys.find_or_add(format!("a-key-of-some-length-{task}").as_bytes(), |_| {
                 TaskId(task)
             });
         }

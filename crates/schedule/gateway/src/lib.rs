@@ -34,6 +34,7 @@ mod definitions;
 mod effect;
 mod event;
 mod follow;
+mod groups;
 mod guard;
 mod keys;
 mod liveness;

@@ -3,6 +3,7 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::sync::Arc;
 use alloc::vec::{Drain, Vec};
 use core::mem;
 use core::time::Duration;
@@ -11,13 +12,14 @@ use bytes::Bytes;
 use foldhash::fast::SeedableRandomState;
 use treadle_messages::{Definition, FromClient, FromWorker};
 use treadle_scheduler::{self as scheduler, Scheduler, SchedulerError, WorkerStatus};
-use treadle_types::{Cause, ClientId, Report, Symbol, TaskId, WorkerId};
+use treadle_types::{Cause, ClientId, Failure, Report, Symbol, TaskId, WorkerId};
 
 use crate::awaited::Awaited;
 use crate::calls::Calls;
 use crate::definitions::{Defined, Definitions};
 use crate::effect::Effects;
 use crate::event::Event;
+use crate::groups::Groups;
 use crate::keys::Keys;
 use crate::members::Audience;
 use crate::nodes::{ClientNode, Clients, Node, WorkerNode, Workers};
@@ -97,6 +99,7 @@ pub struct Core {
     /// The time of the event at hand.
     pub(crate) now: Duration,
     pub(crate) keys: Keys,
+    pub(crate) groups: Groups,
     pub(crate) symbols: Symbols,
     pub(crate) definitions: Definitions,
     pub(crate) workers: Workers,
@@ -124,6 +127,8 @@ pub struct Core {
     pub(crate) watched: bool,
     pub(crate) told: Told,
     pub(crate) counts: Counts,
+    /// The failure that whoever watches was told of last.
+    pub(crate) doomed: Option<Arc<Failure>>,
 }
 
 impl Core {
@@ -131,6 +136,7 @@ impl Core {
     pub fn new(settings: Settings, config: scheduler::Config) -> Self {
         Self {
             keys: Keys::new(settings.hasher.clone()),
+            groups: Groups::new(settings.sight, settings.hasher.clone()),
             definitions: Definitions::new(settings.idle_definitions),
             settings,
             scheduler: Scheduler::new(config),
@@ -157,6 +163,7 @@ impl Core {
             watched: false,
             told: Told::default(),
             counts: Counts::default(),
+            doomed: None,
         }
     }
 
@@ -440,6 +447,12 @@ impl Core {
     /// Questions that were passed on and are not answered.
     pub fn open_calls(&self) -> usize {
         self.calls.len()
+    }
+
+    /// The name of a [group](Scheduler::groups) of tasks, whose keys begin with the same words; `None`: of
+    /// all others.
+    pub fn group_name(&self, group: u16) -> Option<&str> {
+        self.groups.name(group)
     }
 
     /// The encoded key of a task, and the name of its function.

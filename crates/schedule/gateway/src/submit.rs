@@ -97,6 +97,8 @@ impl Core {
             )));
         }
         let (scheduler, mut ids) = (&mut self.scheduler, first..);
+        let groups = &mut self.groups;
+        let allocate = |key: &[u8]| scheduler.allocate_in(groups.number(key));
         let found = |keys: &Keys, task: TaskId, is_new: bool| {
             fresh.tasks.push(is_new.then_some(task));
             if let Some(id) = ids.next() {
@@ -104,8 +106,7 @@ impl Core {
                 node.locals.set(id, Local { task, generation });
             }
         };
-        self.keys
-            .find_or_add_all(keys, || scheduler.allocate(), found);
+        self.keys.find_or_add_all(keys, allocate, found);
         Ok(fresh)
     }
 
@@ -113,8 +114,9 @@ impl Core {
     /// which key that is. Returns the task, and whether it is new.
     fn revive(&mut self, client: ClientId, id: u32, recipe: &[u8]) -> Option<(TaskId, bool)> {
         let key = Reader::new(recipe).blob().ok()?;
-        let scheduler = &mut self.scheduler;
-        let (task, is_new) = self.keys.find_or_add(key, || scheduler.allocate());
+        let (scheduler, groups) = (&mut self.scheduler, &mut self.groups);
+        let allocate = |key: &[u8]| scheduler.allocate_in(groups.number(key));
+        let (task, is_new) = self.keys.find_or_add(key, allocate);
         let generation = self.keys.generation(task);
         let node = self.clients.get_mut(client)?;
         node.locals.set(id, Local { task, generation });

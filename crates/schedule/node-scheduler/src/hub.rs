@@ -14,6 +14,7 @@ use treadle_reactor::awake;
 use treadle_schedule_wire::{
     HELLO, LARGEST_MESSAGE, Link, NodeError, Packet, WELCOME, decode_hello, encode_welcome,
 };
+use treadle_scheduler::Counts;
 use treadle_types::{Cause, ClientId, Report, WorkerId};
 
 use super::links::{ClientLink, Connection, Links, WorkerLink};
@@ -21,6 +22,7 @@ use super::metrics::Rates;
 use super::sight::{Inbox, Question};
 use super::stream::Stream;
 use super::tracing::Tracing;
+use treadle_sight::Event as Happened;
 
 /// Packets taken from one node in a turn, before the others have theirs.
 const TURN: usize = 16;
@@ -50,6 +52,8 @@ pub(super) struct Hub {
     pub(super) sight: Option<Arc<Inbox>>,
     /// When the cluster was looked at last, for that.
     pub(super) watched: Duration,
+    /// What was told then of the groups of tasks.
+    pub(super) told: Vec<Counts>,
     pub(super) rates: Rates,
     pub(super) is_ending: bool,
     packets: Vec<Packet>,
@@ -73,6 +77,7 @@ impl Hub {
             tracing: Tracing::default(),
             sight,
             watched: Duration::ZERO,
+            told: Vec::new(),
             rates: Rates::default(),
             is_ending: false,
             packets: Vec::new(),
@@ -119,10 +124,7 @@ impl Hub {
                         "worker {name} at {address} has left: {cause}"
                     );
                 } else {
-                    warn!(
-                        target: treadle_log::SCHEDULER,
-                        "worker {name} at {address} is lost: {cause}"
-                    );
+                    self.warn(format!("worker {name} at {address} is lost: {cause}"));
                 }
                 self.links.end_worker(*worker);
                 self.trace_loss(*worker, cause);
@@ -130,7 +132,7 @@ impl Hub {
             }
             Effect::ClientLost { client, name, why } => {
                 if let Some(why) = why {
-                    warn!(target: treadle_log::SCHEDULER, "client {name} {why}");
+                    self.warn(format!("client {name} {why}"));
                 }
                 self.stop_tracing(*client, None);
                 if self
@@ -141,8 +143,9 @@ impl Hub {
                     self.stream.subscribe(false);
                 }
             }
+            Effect::Doomed(key, text) => self.watch_doom(key, text),
             Effect::End => self.is_ending = true,
-            Effect::Warn(text) => warn!(target: treadle_log::SCHEDULER, "{text}"),
+            Effect::Warn(text) => self.warn(text.clone()),
             Effect::Fault(error) => {
                 error!(
                     target: treadle_log::SCHEDULER,
@@ -208,7 +211,7 @@ impl Hub {
                 (Some(node), Welcome::Accepted { id, info })
             }
             Err(reason) => {
-                warn!(target: treadle_log::SCHEDULER, "{} was refused: {reason}", peer.address());
+                self.warn(format!("{} was refused: {reason}", peer.address()));
                 (None, Welcome::Refused(reason))
             }
         };
@@ -475,6 +478,14 @@ impl Hub {
         self.watch_tick();
         self.links.look_after_strangers(now);
         self.rates.tick(now);
+    }
+
+    /// The log has a line more, and whoever watches is told of it.
+    fn warn(&self, text: String) {
+        warn!(target: treadle_log::SCHEDULER, "{text}");
+        if let Some(sight) = &self.sight {
+            sight.event(Happened::Line { level: 30, text });
+        }
     }
 
     /// Somebody asks what was done.

@@ -154,7 +154,12 @@ impl Server {
     }
 
     /// Waits until it has ended: it was closed, or a client told it to. `false`: the time is over.
+    ///
+    /// In a forked child there is nothing to wait for: that is the parent's.
     pub fn wait(&self, timeout: Option<Duration>) -> bool {
+        if self.process != std::process::id() {
+            return true;
+        }
         // A time that no clock reaches is none.
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut is_over = lock(&self.end.is_over);

@@ -7,9 +7,9 @@ use treadle_gateway::{Node, OperationError, int};
 use treadle_messages::{Batch, Call};
 use treadle_reactor::clock;
 use treadle_schedule_wire::trace::SIGHT;
-use treadle_scheduler::State;
+use treadle_scheduler::{Counts, State};
 use treadle_shuffle_history::Trouble;
-use treadle_sight::{Event, Shuffle, Snapshot, SpanRow, WorkerState};
+use treadle_sight::{Event, OTHERS, Shuffle, Snapshot, SpanRow, States, WorkerState, about_error};
 use treadle_types::{Cause, ClientId, Failure, ObjectId, TaskId, Value, WorkerId, keys};
 
 use super::hub::Hub;
@@ -22,6 +22,20 @@ const EVERY: Duration = Duration::from_secs(1);
 const MOST_SHUFFLES: usize = 32;
 /// Inputs and places of a task that are named.
 const MOST_NAMED: usize = 50;
+
+/// How the tasks of a group are.
+fn states(counts: &Counts) -> States {
+    let count = |state: State| counts[state as usize];
+    States {
+        released: count(State::Released),
+        waiting: count(State::Waiting),
+        ready: count(State::Ready),
+        assigned: count(State::Assigned) + count(State::Retracting),
+        memory: count(State::Memory),
+        failed: count(State::Failed),
+        forgotten: count(State::Forgotten),
+    }
+}
 
 impl Hub {
     /// Whether this is what a worker recorded: then it is left for whoever watches, unread. The answer is
@@ -64,6 +78,17 @@ impl Hub {
             && let Some((key, _)) = self.core.key_and_function(object.task)
         {
             sight.raised(worker, object, key, error);
+        }
+    }
+
+    /// A task was given up.
+    pub(super) fn watch_doom(&self, key: &[u8], text: &str) {
+        if let Some(sight) = &self.sight {
+            let key = Value::from_bytes(key).map(|key| keys::display(&key));
+            sight.event(Event::Doomed {
+                key: about_error(key.as_deref().unwrap_or("(an unreadable key)")),
+                text: about_error(text),
+            });
         }
     }
 
@@ -133,6 +158,19 @@ impl Hub {
             tasks: tasks.map(|count| count as u64),
             workers: workers.collect(),
         }));
+        let groups = scheduler.groups();
+        self.told.resize(groups.len(), Counts::default());
+        let groups = self.told.iter_mut().zip(groups).zip(0..);
+        let changed = groups.filter(|((told, counts), _)| *told != *counts);
+        let changed = changed.map(|((told, counts), group)| {
+            *told = *counts;
+            let name = self.core.group_name(group).unwrap_or(OTHERS);
+            (name.to_owned(), states(counts))
+        });
+        let changed: Vec<_> = changed.collect();
+        if !changed.is_empty() {
+            sight.event(Event::States(changed));
+        }
         for (name, record) in self.core.running_shuffles().take(MOST_SHUFFLES) {
             let tally = record.committed.unwrap_or(record.moved);
             let sizes = record.sizes.as_ref();

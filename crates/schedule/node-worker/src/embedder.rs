@@ -7,6 +7,8 @@ use treadle_messages::{Answer, Call};
 use treadle_store::Live;
 use treadle_types::{ClientId, ObjectId, WorkerId};
 
+use super::recording::Runs;
+
 /// The kind of the frames of a value that a client of this process passes as it is: one frame, a name
 /// that [`Embedder::passed`] knows.
 pub const PASSED: u32 = treadle_messages::Data::SMALL - 1;
@@ -46,6 +48,10 @@ pub trait Embedder: Send + Sync + 'static {
     /// [`Worker::watch`]. That it begins and ends, the embedder knows by itself. Called under a lock:
     /// it must not wait, nor call the worker.
     fn went(&self, _recipe: &Bytes, _from: &'static str, _to: &'static str) {}
+    /// The tasks that run. Must not wait: not for the interpreter either, which a task may hold.
+    fn running(&self) -> Vec<Runs> {
+        Vec::new()
+    }
     /// What runs in the process takes so many bytes of memory, more than it may. Called again and
     /// again while that is so.
     fn overflow(&self, _used: u64) {}

@@ -132,6 +132,7 @@ impl Inner {
     pub(super) fn log(&self, line: fmt::Arguments<'_>) {
         let name = &*self.options.name;
         ::tracing::warn!(target: treadle_log::WORKER, worker = name, "{line}");
+        self.tracing.line(30, &line.to_string());
     }
 
     pub(super) fn end(&self, end: End) {

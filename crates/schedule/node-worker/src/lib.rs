@@ -37,7 +37,7 @@ pub use end::{End, EndCause};
 pub use error::ConnectError;
 pub use health::Health;
 pub use options::{Options, store_limit};
-pub use recording::Timed;
+pub use recording::{Place, Runs, Timed};
 pub use runs::Task;
 pub use tracing::{Ran, Tracing};
 pub use treadle_broadcast_node::{Cast, Next, Traffic, snapshot};

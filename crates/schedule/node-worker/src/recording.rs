@@ -15,7 +15,7 @@ use treadle_reactor::clock;
 use treadle_reactor::thread::lock;
 use treadle_schedule_wire::trace::SIGHT;
 use treadle_shuffle_node::{Activity, Done};
-use treadle_sight::{Batch, Head, Kind, Record};
+use treadle_sight::{Batch, Beside, Frame, Head, Kind, Line, Record, Running};
 use treadle_types::{ObjectId, Value, WorkerId, keys};
 
 use super::Inner;
@@ -32,8 +32,18 @@ const MOST_GROUPS: usize = 1 << 12;
 /// The keys of tasks that take so many nanoseconds are sent, too. The scheduler is asked for others, as
 /// long as it knows them.
 const LONG: u64 = 2_000_000;
-/// Keys that wait to be sent.
+/// Keys that wait to be sent, and bytes of one: longer ones are not.
 const MOST_KEYS: usize = 1 << 12;
+const LONGEST_KEY: usize = 1 << 10;
+/// Tasks that have run for so many nanoseconds are told of while they run, the longest of them.
+const RUNNING: u64 = 1_000_000_000;
+const MOST_RUNNING: usize = 64;
+/// Lines of the log that wait to be sent, and bytes of one.
+const MOST_LINES: usize = 1 << 10;
+const LONGEST_LINE: usize = 2_000;
+/// Places of a profile, and bytes of a name.
+const MOST_FRAMES: usize = 1 << 12;
+const LONGEST_NAME: usize = 200;
 /// Batches that are not answered yet, and may be no more.
 const UNANSWERED: u32 = 8;
 /// Marks numbers of this module's calls, beside those of traces.
@@ -62,6 +72,44 @@ pub struct Timed {
     pub is_given_back: bool,
 }
 
+/// A task that runs.
+#[derive(Clone, Debug)]
+pub struct Runs {
+    /// Which of the worker's executor threads runs it.
+    pub lane: u32,
+    /// The attempt.
+    pub object: ObjectId,
+    /// When it began, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub began: u64,
+    /// The encoded key.
+    pub key: Bytes,
+}
+
+/// A place in a program where threads were, as [`treadle_sight::Frame`] has it.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The place that called it: an earlier one.
+    pub parent: Option<u32>,
+    /// What it is called.
+    pub name: String,
+    /// Microseconds.
+    pub time: u64,
+}
+
+#[derive(Debug)]
+struct Said {
+    time: u64,
+    level: u8,
+    text: Box<str>,
+}
+
+/// The text up to so many bytes.
+fn cut(text: &str, most: usize) -> &str {
+    let mut ends = (0..=most.min(text.len())).rev();
+    let end = ends.find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or(0)]
+}
+
 #[derive(Debug, Default)]
 struct State {
     records: VecDeque<Record>,
@@ -76,6 +124,10 @@ struct State {
     /// The number of the last batch, and when it was sent.
     sent: (u64, u64),
     unanswered: u32,
+    /// Where threads were, and since when that was looked at.
+    places: (u64, Vec<Place>),
+    lines: VecDeque<Said>,
+    lost_lines: u64,
     clock: Offset,
     /// Bytes that the store had written and read at the last batch, and when that was.
     disk: (u64, u64),
@@ -97,6 +149,10 @@ struct Draft {
     head: Head,
     names: Vec<(u32, Box<str>)>,
     keys: Vec<(u64, Bytes)>,
+    running: Option<Vec<Runs>>,
+    places: (u64, Vec<Place>),
+    lines: VecDeque<Said>,
+    lost_lines: u64,
     records: Vec<Record>,
 }
 
@@ -104,8 +160,35 @@ impl Draft {
     fn encode(self) -> Vec<u8> {
         let names = self.names.iter().map(|(number, name)| (*number, &**name));
         let keys = self.keys.iter().map(|(object, key)| (*object, &**key));
-        let (names, keys): (Vec<_>, Vec<_>) = (names.collect(), keys.collect());
-        Batch::encode(self.head, &names, &keys, self.records.into_iter())
+        let running = self.running.as_ref().map(|running| {
+            let running = running.iter().map(|task| Running {
+                object: task.object.to_u64(),
+                lane: task.lane.min(u16::MAX.into()) as u16,
+                began: task.began,
+                key: &task.key,
+            });
+            running.collect()
+        });
+        let frames = self.places.1.iter().map(|place| Frame {
+            parent: place.parent,
+            name: &place.name,
+            time: place.time,
+        });
+        let lines = self.lines.iter().map(|line| Line {
+            time: line.time,
+            level: line.level,
+            text: &line.text,
+        });
+        let beside = Beside {
+            names: names.collect(),
+            keys: keys.collect(),
+            running,
+            frames: frames.collect(),
+            sampled: self.places.0,
+            lines: lines.collect(),
+            lost_lines: self.lost_lines,
+        };
+        Batch::encode(self.head, &beside, self.records.into_iter())
     }
 }
 
@@ -126,9 +209,10 @@ impl Recorder {
     #[inline]
     pub(super) fn ran(&self, task: &Timed, key: &Bytes) {
         let mut state = lock(&self.state);
-        let group = state.group(keys::prefix(key));
+        let group = state.group(keys::group(key));
         let object = task.object.to_u64();
-        if task.ended.saturating_sub(task.began) >= LONG && state.keys.len() < MOST_KEYS {
+        let is_long = task.ended.saturating_sub(task.began) >= LONG;
+        if is_long && state.keys.len() < MOST_KEYS && key.len() <= LONGEST_KEY {
             // Not as a part of the recipe, which would be kept with it.
             state.keys.push((object, Bytes::copy_from_slice(key)));
         }
@@ -144,6 +228,28 @@ impl Recorder {
             kind: Kind::Task,
             failed: !task.is_good && !task.is_given_back,
         });
+    }
+
+    /// The log has a line more: of a level as Python's `logging` has it.
+    pub(super) fn line(&self, level: u8, text: &str) {
+        let text = cut(text, LONGEST_LINE).into();
+        let time = clock::monotonic();
+        let mut state = lock(&self.state);
+        if state.lines.len() == MOST_LINES {
+            state.lines.pop_front();
+            state.lost_lines += 1;
+        }
+        state.lines.push_back(Said { time, level, text });
+    }
+
+    /// Where threads were since a time. What was told before, and is not sent yet, is lost.
+    pub(super) fn sampled(&self, began: u64, mut places: Vec<Place>) {
+        places.truncate(MOST_FRAMES);
+        for (number, place) in places.iter_mut().enumerate() {
+            place.name.truncate(cut(&place.name, LONGEST_NAME).len());
+            place.parent = place.parent.filter(|parent| (*parent as usize) < number);
+        }
+        lock(&self.state).places = (began, places);
     }
 
     /// A value came from another worker, or did not.
@@ -218,7 +324,19 @@ impl Recorder {
     }
 
     /// Hands batches of what was recorded to `push`, which is called while `state` is not locked.
-    fn send(&self, processor: u64, disk: u64, is_last: bool, mut push: impl FnMut(Call)) {
+    fn send(
+        &self,
+        (processor, disk): (u64, u64),
+        mut running: Vec<Runs>,
+        is_last: bool,
+        mut push: impl FnMut(Call),
+    ) {
+        let now = clock::monotonic();
+        running.retain(|task| {
+            now.saturating_sub(task.began) >= RUNNING && task.key.len() <= LONGEST_KEY
+        });
+        running.sort_by_key(|task| task.began);
+        running.truncate(MOST_RUNNING);
         // Batches leave in the order in which they were made.
         let _sending = lock(&self.sending);
         let mut state = lock(&self.state);
@@ -254,10 +372,13 @@ impl Recorder {
         }
         drop(state);
         loop {
-            let (draft, more) = match knows_clock {
+            let (mut draft, more) = match knows_clock {
                 true => lock(&self.state).batch(processor),
                 false => (Draft::default(), false),
             };
+            if knows_clock && !more {
+                draft.running = Some(mem::take(&mut running));
+            }
             // Neither this nor what `push` waits for holds up who records.
             let argument = draft.encode().into();
             let mut state = lock(&self.state);
@@ -319,6 +440,10 @@ impl State {
             },
             names: mem::take(&mut self.fresh),
             keys: mem::take(&mut self.keys),
+            running: None,
+            places: mem::take(&mut self.places),
+            lines: mem::take(&mut self.lines),
+            lost_lines: mem::take(&mut self.lost_lines),
             records: self.records.drain(..count).collect(),
         };
         if self.records.is_empty() {
@@ -372,7 +497,9 @@ pub(super) fn send(inner: &Inner, is_last: bool) {
     let processor = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
     let stats = inner.values.store().stats();
     let disk = stats.written.nbytes + stats.read.nbytes;
-    recorder.send(processor, disk, is_last, |call| {
+    let running = inner.embedder.get().map(|embedder| embedder.running());
+    let running = running.unwrap_or_default();
+    recorder.send((processor, disk), running, is_last, |call| {
         lock(&inner.machine).outbox.push(FromWorker::Call(call));
     });
 }
@@ -415,10 +542,10 @@ mod tests {
             let batch = Batch::decode(&bytes).unwrap();
             if read == 0 {
                 assert_eq!(batch.head.lost, 5);
-                assert_eq!(batch.names, [(1, "inc")]);
+                assert_eq!(batch.beside.names, [(1, "inc")]);
                 assert_eq!(batch.records()[0].began, 5);
             } else {
-                assert_eq!((batch.head.lost, batch.names.len()), (0, 0));
+                assert_eq!((batch.head.lost, batch.beside.names.len()), (0, 0));
             }
             read += batch.records().len();
             if !more {
@@ -444,6 +571,19 @@ mod tests {
     }
 
     #[test]
+    fn long_names_are_cut_and_long_keys_are_not_sent() {
+        let recorder = Recorder::default();
+        let long = "x".repeat(100_000);
+        let key = Bytes::from(Value::str(format!("{long}-1")).to_bytes());
+        let mut task = timed(1);
+        task.ended = task.began + LONG;
+        recorder.ran(&task, &key);
+        let (draft, _) = lock(&recorder.state).batch(1);
+        assert_eq!(draft.names, [(1, keys::short(&long).into())]);
+        assert_eq!((draft.keys.len(), draft.records.len()), (0, 1));
+    }
+
+    #[test]
     fn keys_of_long_tasks_are_sent() {
         let recorder = Recorder::default();
         let key = Bytes::from(Value::str("inc-1").to_bytes());
@@ -456,7 +596,7 @@ mod tests {
         let (draft, _) = lock(&recorder.state).batch(0);
         let bytes = draft.encode();
         let batch = Batch::decode(&bytes).unwrap();
-        assert_eq!(batch.keys, [(2, &key[..])]);
+        assert_eq!(batch.beside.keys, [(2, &key[..])]);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use treadle_types::{ObjectId, Value, WorkerId};
 
 use super::Inner;
 use super::health::Health;
-use super::recording::{self, Recorder, Timed};
+use super::recording::{self, Place, Recorder, Timed};
 
 /// How often events are sent.
 const EVERY: Duration = Duration::from_millis(200);
@@ -196,6 +196,25 @@ impl Tracing {
     pub fn timed(&self, task: &Timed, key: &Bytes) {
         if self.recorder.is_on() {
             self.recorder.ran(task, key);
+        }
+    }
+
+    /// Whether what the worker does is recorded always.
+    pub fn is_recorded(&self) -> bool {
+        self.recorder.is_on()
+    }
+
+    /// The log has a line more: of a level as Python's `logging` has it.
+    pub fn line(&self, level: u8, text: &str) {
+        if self.recorder.is_on() {
+            self.recorder.line(level, text);
+        }
+    }
+
+    /// Where the threads of tasks were since a time, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub fn sampled(&self, began: u64, places: Vec<Place>) {
+        if self.recorder.is_on() {
+            self.recorder.sampled(began, places);
         }
     }
 

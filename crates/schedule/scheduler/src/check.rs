@@ -1,6 +1,7 @@
 //! The invariants.
 
 use alloc::collections::BTreeMap;
+use alloc::vec;
 use alloc::vec::Vec;
 
 use treadle_guards::{InvariantError, ensure};
@@ -161,6 +162,7 @@ impl Scheduler {
 
     fn check_tasks(&self) -> Checked {
         let mut counts = [0; State::ALL.len()];
+        let mut groups = vec![[0; State::ALL.len()]; self.groups.counts().len()];
         for index in 0..self.tasks.len() {
             let id = TaskId(index as u32);
             let task = &self.tasks[id];
@@ -177,6 +179,7 @@ impl Scheduler {
                 continue;
             }
             counts[state_of(task.phase) as usize] += 1;
+            groups[usize::from(self.groups.of(id))][state_of(task.phase) as usize] += 1;
             self.check_edges(id, task)?;
             self.check_phase(id, task).map_err(|what| {
                 InvariantError::new(format_args!("{id:?} is {:?}: {what}", task.phase))
@@ -190,6 +193,18 @@ impl Scheduler {
                 state.name(),
                 self.counts[state as usize]
             );
+        }
+        for (group, (own, counted)) in groups.iter().zip(self.groups.counts()).enumerate() {
+            let known = |state: &State| *state != State::Forgotten;
+            for state in State::ALL.into_iter().filter(known) {
+                ensure!(
+                    own[state as usize] == counted[state as usize],
+                    "{} tasks of group {group} are {}, counted as {}",
+                    own[state as usize],
+                    state.name(),
+                    counted[state as usize]
+                );
+            }
         }
         Ok(())
     }

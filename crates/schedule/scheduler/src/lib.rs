@@ -22,7 +22,7 @@
 //! | `bring` | values that clients bring to workers, and keep to bring them again |
 //! | `copies`, `cuts` | replicas, moves, drains, and ways around a cut between two workers |
 //! | `watchdog` | ticks: what time alone brings about |
-//! | `view`, `story`, `learnt` | what can be asked |
+//! | `view`, `story`, `learnt`, `groups` | what can be asked |
 //! | `check` | the invariants |
 //!
 //! The crate is pure: no IO, no clock, no threads, no randomness.
@@ -43,6 +43,7 @@ mod effect;
 mod error;
 mod event;
 mod few;
+mod groups;
 mod learnt;
 mod levels;
 mod located;
@@ -70,6 +71,7 @@ pub use config::{Config, Guard, TICK};
 pub use effect::{Effect, Effects, Notice, Stuck};
 pub use error::SchedulerError;
 pub use event::{Event, Located, Submission, WorkerProfile};
+pub use groups::Counts;
 pub use scheduler::Scheduler;
 pub use story::{State, Step, Transition};
 pub use view::{TaskView, WorkerView};

@@ -12,6 +12,7 @@ use crate::class::Classes;
 use crate::client::{Clients, TaskSet};
 use crate::copies::Copies;
 use crate::cuts::Cuts;
+use crate::groups::Groups;
 use crate::learnt::Learnt;
 use crate::located;
 use crate::performed::Performed;
@@ -94,6 +95,7 @@ pub struct Scheduler {
     pub(crate) story: Story,
     /// Tasks by state.
     pub(crate) counts: [usize; State::ALL.len()],
+    pub(crate) groups: Groups,
     pub(crate) now: Duration,
     /// The number of the event at hand.
     pub(crate) cause: u64,
@@ -134,6 +136,7 @@ impl Scheduler {
             located: located::ByTask::new(),
             actors: BTreeSet::new(),
             counts: [0; State::ALL.len()],
+            groups: Groups::default(),
             now: Duration::ZERO,
             cause: 0,
             progress: Duration::ZERO,
@@ -155,9 +158,16 @@ impl Scheduler {
         self.config.allowed_losses = count;
     }
 
-    /// An id for a task that is about to be submitted or put.
+    /// An id for a task that is about to be submitted or put, of group 0.
     pub fn allocate(&mut self) -> TaskId {
-        self.tasks.allocate()
+        self.allocate_in(0)
+    }
+
+    /// The same, for a task of a group: see [`Scheduler::groups`].
+    pub fn allocate_in(&mut self, group: u16) -> TaskId {
+        let id = self.tasks.allocate();
+        self.groups.assign(id, group);
+        id
     }
 
     /// Reads what is known of tasks that the next events are about, and of those around them, for
@@ -316,6 +326,7 @@ impl Scheduler {
         task.phase = phase;
         self.counts[from as usize] -= 1;
         self.counts[to as usize] += 1;
+        self.groups.moved(id, from, to);
         let worker = phase.run().map(|run| run.worker);
         self.story.add(self.now, self.cause, id, to, worker);
     }

@@ -71,6 +71,7 @@ impl Scheduler {
             if is_new {
                 let options = &submission.option_sets[usize::from(submission.options[index])];
                 self.counts[State::Released as usize] += 1;
+                self.groups.came(id, State::Released);
                 let class = match options.constraint.checked_sub(1) {
                     Some(constraint) => classes[constraint as usize],
                     None => ClassId::NONE,
@@ -410,6 +411,7 @@ impl Scheduler {
             None | Some(Phase::Vacant) => return Err(SchedulerError::NotAllocated(id)),
             Some(Phase::Allocated) => {
                 self.counts[State::Released as usize] += 1;
+                self.groups.came(id, State::Released);
                 let task = &mut self.tasks[id];
                 task.phase = Phase::Released;
                 task.client = client;

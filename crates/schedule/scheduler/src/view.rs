@@ -13,7 +13,7 @@ use crate::performed::Performed;
 use crate::scheduler::{Scheduler, state_of};
 use crate::task::{Flags, Phase, Task};
 use crate::worker::{Health, Worker, WorkerStatus};
-use crate::{State, Step, Transition, WorkerProfile};
+use crate::{Counts, State, Step, Transition, WorkerProfile};
 
 /// A task, to look at.
 #[derive(Clone, Copy)]
@@ -305,6 +305,11 @@ impl Scheduler {
             State::Forgotten => 0,
             state => self.counts[state as usize],
         }
+    }
+
+    /// How many tasks of each group are in each state, by group and state.
+    pub fn groups(&self) -> &[Counts] {
+        self.groups.counts()
     }
 
     /// Reports that came too late to matter, since the beginning.

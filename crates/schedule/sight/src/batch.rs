@@ -1,7 +1,8 @@
 //! What a worker recorded, as bytes: for the wire and for the history file alike.
 //!
-//! A head, names of groups that were not said before, keys of long tasks, then records, each as
-//! differences to the one before: a short task takes about 17 bytes. Integers are varints.
+//! A head, what is beside records (names of groups that were not said before, keys of long tasks, what runs,
+//! where threads were, lines of the log), then records, each as differences to the one before: a short task takes
+//! about 17 bytes. Integers are varints.
 
 use alloc::vec::Vec;
 
@@ -11,7 +12,7 @@ use crate::reader::{Malformed, Reader, put, put_signed, put_slice};
 use crate::span::Kind;
 
 /// The version of the format.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// The least bytes of a record.
 const LEAST: usize = 10;
 /// The bit of a record's first byte of what failed.
@@ -53,23 +54,173 @@ pub struct Head {
     pub processor: u64,
 }
 
+/// A task that runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Running<'a> {
+    /// The value that it will make.
+    pub object: u64,
+    /// Which executor thread runs it.
+    pub lane: u16,
+    /// Since when, by the worker's clock.
+    pub began: u64,
+    /// The encoded key.
+    pub key: &'a [u8],
+}
+
+/// A place in programs where threads were: a node of a tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Frame<'a> {
+    /// The place that called it, by its position: before this one. `None`: it is a group of tasks.
+    pub parent: Option<u32>,
+    /// A function and its file, or a group.
+    pub name: &'a str,
+    /// For how long threads were here, and nowhere deeper: microseconds.
+    pub time: u64,
+}
+
+/// A line of a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Line<'a> {
+    /// When, by the worker's clock.
+    pub time: u64,
+    /// As Python's `logging` has it, in tens: 30 is a warning.
+    pub level: u8,
+    /// What.
+    pub text: &'a str,
+}
+
+/// What a batch has beside its records.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Beside<'a> {
+    /// Numbers of groups, and their names.
+    pub names: Vec<(u32, &'a str)>,
+    /// Values, and the encoded keys of their tasks.
+    pub keys: Vec<(u64, &'a [u8])>,
+    /// The tasks that have run for long; `None`: nothing is said about them.
+    pub running: Option<Vec<Running<'a>>>,
+    /// Where threads were since the time of `sampled`.
+    pub frames: Vec<Frame<'a>>,
+    /// By the worker's clock.
+    pub sampled: u64,
+    /// The log.
+    pub lines: Vec<Line<'a>>,
+    /// Lines that were left out before them.
+    pub lost_lines: u64,
+}
+
+impl<'a> Beside<'a> {
+    fn put(&self, bytes: &mut Vec<u8>) {
+        put(self.names.len() as u64, bytes);
+        for (number, name) in &self.names {
+            put(u64::from(*number), bytes);
+            put_slice(name.as_bytes(), bytes);
+        }
+        put(self.keys.len() as u64, bytes);
+        for (object, key) in &self.keys {
+            put(*object, bytes);
+            put_slice(key, bytes);
+        }
+        match &self.running {
+            None => put(0, bytes),
+            Some(running) => {
+                put(running.len() as u64 + 1, bytes);
+                for task in running {
+                    put(task.object, bytes);
+                    put(task.lane.into(), bytes);
+                    put(task.began, bytes);
+                    put_slice(task.key, bytes);
+                }
+            }
+        }
+        put(self.frames.len() as u64, bytes);
+        for frame in &self.frames {
+            put(
+                frame.parent.map_or(0, |parent| u64::from(parent) + 1),
+                bytes,
+            );
+            put_slice(frame.name.as_bytes(), bytes);
+            put(frame.time, bytes);
+        }
+        put(self.sampled, bytes);
+        put(self.lines.len() as u64, bytes);
+        for line in &self.lines {
+            put(line.time, bytes);
+            bytes.push(line.level);
+            put_slice(line.text.as_bytes(), bytes);
+        }
+        put(self.lost_lines, bytes);
+    }
+
+    fn read(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
+        let count = reader.count(2)?;
+        let names = (0..count).map(|_| Ok((reader.small()?, reader.text()?)));
+        let names = names.collect::<Result<_, Malformed>>()?;
+        let count = reader.count(2)?;
+        let keys = (0..count).map(|_| Ok((reader.number()?, reader.slice()?)));
+        let keys = keys.collect::<Result<_, Malformed>>()?;
+        let running = match reader.number()?.checked_sub(1) {
+            None => None,
+            Some(count) => {
+                let count = reader.fitting(count, 4)?;
+                let running = (0..count).map(|_| {
+                    Ok(Running {
+                        object: reader.number()?,
+                        lane: reader.short()?,
+                        began: reader.number()?,
+                        key: reader.slice()?,
+                    })
+                });
+                Some(running.collect::<Result<_, Malformed>>()?)
+            }
+        };
+        let count = reader.count(3)?;
+        let frames = (0..count).map(|place| {
+            let parent = reader.small()?.checked_sub(1);
+            if parent.is_some_and(|parent| parent as usize >= place) {
+                return Err(reader.wrong());
+            }
+            Ok(Frame {
+                parent,
+                name: reader.text()?,
+                time: reader.number()?,
+            })
+        });
+        let frames = frames.collect::<Result<_, Malformed>>()?;
+        let sampled = reader.number()?;
+        let count = reader.count(3)?;
+        let lines = (0..count).map(|_| {
+            Ok(Line {
+                time: reader.number()?,
+                level: reader.byte()?,
+                text: reader.text()?,
+            })
+        });
+        Ok(Self {
+            names,
+            keys,
+            running,
+            frames,
+            sampled,
+            lines: lines.collect::<Result<_, Malformed>>()?,
+            lost_lines: reader.number()?,
+        })
+    }
+}
+
 /// A batch that was checked, to read.
 #[derive(Clone, Debug)]
 pub struct Batch<'a> {
     /// What is said once.
     pub head: Head,
-    /// Numbers of groups, and their names.
-    pub names: Vec<(u32, &'a str)>,
-    /// Values, and the encoded keys of their tasks.
-    pub keys: Vec<(u64, &'a [u8])>,
+    /// What is no record.
+    pub beside: Beside<'a>,
     records: Vec<Record>,
 }
 
 /// Writes a batch.
 fn write(
     head: Head,
-    names: &[(u32, &str)],
-    keys: &[(u64, &[u8])],
+    beside: &Beside<'_>,
     records: impl ExactSizeIterator<Item = Record>,
 ) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(64 + 20 * records.len());
@@ -77,16 +228,7 @@ fn write(
     put_signed(head.offset, &mut bytes);
     put(head.lost, &mut bytes);
     put(head.processor, &mut bytes);
-    put(names.len() as u64, &mut bytes);
-    for (number, name) in names {
-        put(u64::from(*number), &mut bytes);
-        put_slice(name.as_bytes(), &mut bytes);
-    }
-    put(keys.len() as u64, &mut bytes);
-    for (object, key) in keys {
-        put(*object, &mut bytes);
-        put_slice(key, &mut bytes);
-    }
+    beside.put(&mut bytes);
     put(records.len() as u64, &mut bytes);
     let (mut time, mut task) = (0_u64, 0_i64);
     for record in records {
@@ -116,11 +258,10 @@ impl<'a> Batch<'a> {
     /// The bytes of a batch.
     pub fn encode(
         head: Head,
-        names: &[(u32, &str)],
-        keys: &[(u64, &[u8])],
+        beside: &Beside<'_>,
         records: impl ExactSizeIterator<Item = Record>,
     ) -> Vec<u8> {
-        write(head, names, keys, records)
+        write(head, beside, records)
     }
 
     /// Reads one.
@@ -138,16 +279,7 @@ impl<'a> Batch<'a> {
             lost: reader.number()?,
             processor: reader.number()?,
         };
-        let count = reader.count(2)?;
-        let mut names = Vec::with_capacity(count);
-        for _ in 0..count {
-            names.push((reader.small()?, reader.text()?));
-        }
-        let count = reader.count(2)?;
-        let mut keys = Vec::with_capacity(count);
-        for _ in 0..count {
-            keys.push((reader.number()?, reader.slice()?));
-        }
+        let beside = Beside::read(&mut reader)?;
         let count = reader.count(LEAST)?;
         let mut records = Vec::with_capacity(count);
         let (mut time, mut task) = (0_u64, 0_i64);
@@ -157,8 +289,7 @@ impl<'a> Batch<'a> {
         reader.end()?;
         Ok(Self {
             head,
-            names,
-            keys,
+            beside,
             records,
         })
     }
@@ -173,8 +304,7 @@ impl<'a> Batch<'a> {
 fn record(reader: &mut Reader<'_>, time: &mut u64, task: &mut i64) -> Result<Record, Malformed> {
     let first = reader.byte()?;
     let kind = Kind::of(first & !FAILED).ok_or_else(|| reader.wrong())?;
-    let lane = reader.small()?;
-    let lane = lane.try_into().map_err(|_| reader.wrong())?;
+    let lane = reader.short()?;
     let group = reader.small()?;
     let began = time.wrapping_add(reader.signed()? as u64);
     *time = began;
@@ -253,16 +383,42 @@ pub(crate) mod tests {
             offset in any::<i64>(),
         ) {
             let head = Head { offset, lost: 3, processor: 5 };
-            let (names, keys) = ([(1, "inc"), (2, "")], [(9, &b"\x05\x01x"[..])]);
-            let bytes = Batch::encode(head, &names, &keys, records.iter().copied());
+            let running = Running { object: 1 << 33, lane: 3, began: 5, key: b"key" };
+            let frame = |parent, name| Frame { parent, name, time: 1 << 20 };
+            let beside = Beside {
+                names: vec![(1, "inc"), (2, "")],
+                keys: vec![(9, &b"\x05\x01x"[..])],
+                running: (offset % 3 != 0).then(|| vec![running; offset as usize % 2]),
+                frames: vec![frame(None, "inc"), frame(Some(0), "f (a.py:1)"), frame(Some(0), "")],
+                sampled: 7,
+                lines: vec![Line { time: 5, level: 30, text: "line" }],
+                lost_lines: 2,
+            };
+            let bytes = Batch::encode(head, &beside, records.iter().copied());
             let batch = Batch::decode(&bytes).unwrap();
             prop_assert_eq!(batch.head, head);
-            prop_assert_eq!(&batch.names[..], &names[..]);
-            prop_assert_eq!(&batch.keys[..], &keys[..]);
+            prop_assert_eq!(&batch.beside, &beside);
             prop_assert_eq!(batch.records(), &records[..]);
             for end in 0..bytes.len() {
                 prop_assert!(Batch::decode(&bytes[..end]).is_err());
             }
+        }
+    }
+
+    #[test]
+    fn a_place_is_called_by_one_before_it() {
+        for parent in [1, 2, u32::MAX - 1] {
+            let frame = |parent| Frame {
+                parent,
+                name: "f",
+                time: 1,
+            };
+            let beside = Beside {
+                frames: vec![frame(None), frame(Some(parent))],
+                ..Beside::default()
+            };
+            let bytes = Batch::encode(Head::default(), &beside, [].into_iter());
+            assert!(Batch::decode(&bytes).is_err(), "{parent}");
         }
     }
 
@@ -283,8 +439,7 @@ pub(crate) mod tests {
         };
         let bytes = Batch::encode(
             Head::default(),
-            &[],
-            &[],
+            &Beside::default(),
             (0..1_000_u32).map(|number| record(number.into())),
         );
         assert!(bytes.len() <= 17_000, "{}", bytes.len());

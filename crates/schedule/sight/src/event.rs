@@ -58,6 +58,66 @@ pub struct Shuffle {
     pub losses: u64,
 }
 
+/// How many tasks of a group are in each state.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct States {
+    /// Without a value, and nobody needs one.
+    pub released: u64,
+    /// For their inputs.
+    pub waiting: u64,
+    /// In a queue of the scheduler.
+    pub ready: u64,
+    /// Sent to a worker.
+    pub assigned: u64,
+    /// With a value.
+    pub memory: u64,
+    /// Without one for good.
+    pub failed: u64,
+    /// Not known any more: how many there have been.
+    pub forgotten: u64,
+}
+
+impl States {
+    fn row(&self) -> [u64; 7] {
+        [
+            self.released,
+            self.waiting,
+            self.ready,
+            self.assigned,
+            self.memory,
+            self.failed,
+            self.forgotten,
+        ]
+    }
+
+    fn of(
+        [
+            released,
+            waiting,
+            ready,
+            assigned,
+            memory,
+            failed,
+            forgotten,
+        ]: [u64; 7],
+    ) -> Self {
+        Self {
+            released,
+            waiting,
+            ready,
+            assigned,
+            memory,
+            failed,
+            forgotten,
+        }
+    }
+
+    /// All that there have been.
+    pub(crate) fn total(&self) -> u64 {
+        self.row().into_iter().fold(0, u64::saturating_add)
+    }
+}
+
 /// What happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event<'a> {
@@ -134,6 +194,22 @@ pub enum Event<'a> {
     Dropped(u64),
     /// A shuffle's state.
     Shuffle(Shuffle),
+    /// A task was given up: the workers that ran it were lost, for one.
+    Doomed {
+        /// Its key, for people.
+        key: String,
+        /// Why.
+        text: String,
+    },
+    /// The scheduler's log has a line more.
+    Line {
+        /// As in [`Line`](crate::Line).
+        level: u8,
+        /// What.
+        text: String,
+    },
+    /// How the tasks of groups are: of those of which it has changed.
+    States(Vec<(String, States)>),
 }
 
 /// The text of an error, cut to what is kept.
@@ -268,6 +344,26 @@ impl Event<'_> {
                     put(number, into);
                 }
             }
+            Self::Doomed { key, text } => {
+                into.push(11);
+                put_text(key, into);
+                put_text(text, into);
+            }
+            Self::Line { level, text } => {
+                into.push(12);
+                into.push(*level);
+                put_text(text, into);
+            }
+            Self::States(groups) => {
+                into.push(10);
+                put(groups.len() as u64, into);
+                for (name, states) in groups {
+                    put_text(name, into);
+                    for count in states.row() {
+                        put(count, into);
+                    }
+                }
+            }
         }
     }
 }
@@ -334,6 +430,26 @@ impl<'a> Event<'a> {
                 servers: reader.number()?,
                 losses: reader.number()?,
             }),
+            11 => Self::Doomed {
+                key: reader.string()?,
+                text: reader.string()?,
+            },
+            12 => Self::Line {
+                level: reader.byte()?,
+                text: reader.string()?,
+            },
+            10 => {
+                let count = reader.count(8)?;
+                let groups = (0..count).map(|_| {
+                    let name = reader.string()?;
+                    let mut row = [0; 7];
+                    for count in &mut row {
+                        *count = reader.number()?;
+                    }
+                    Ok((name, States::of(row)))
+                });
+                Self::States(groups.collect::<Result<_, Malformed>>()?)
+            }
             _ => return Err(Malformed(0)),
         };
         reader.end()?;
@@ -424,6 +540,18 @@ mod tests {
                 inputs: vec!["inc".into(), "dec".into()],
             },
             Event::Dropped(3),
+            Event::Doomed {
+                key: "x".into(),
+                text: "KilledWorker".into(),
+            },
+            Event::Line {
+                level: 30,
+                text: "a line".into(),
+            },
+            Event::States(vec![(
+                "inc".into(),
+                States::of([1, 2, 3, 4, 5, 6, 1 << 40]),
+            )]),
             Event::Shuffle(Shuffle {
                 name: "s".into(),
                 bytes: 1,

@@ -9,7 +9,7 @@ use crate::{Batch, Event, Sight};
 pub fn batch(bytes: &[u8]) {
     if let Ok(batch) = Batch::decode(bytes) {
         let records = batch.records().iter().copied();
-        let again = Batch::encode(batch.head, &batch.names, &batch.keys, records);
+        let again = Batch::encode(batch.head, &batch.beside, records);
         assert_eq!(again, bytes);
     }
     let mut sight = Sight::new(1 << 20);
@@ -39,7 +39,7 @@ mod tests {
         #[test]
         fn bytes_of_any_kind_are_taken(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             super::batch(&bytes);
-            super::batch(&[&[1][..], &bytes].concat());
+            super::batch(&[&[2][..], &bytes].concat());
             super::history(&bytes);
         }
     }

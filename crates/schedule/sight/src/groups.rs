@@ -6,12 +6,14 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use treadle_types::keys;
+
+use crate::event::States;
+
 /// How many groups are told apart; what else there is counts as one of them.
 pub const MOST_GROUPS: usize = 2_000;
 /// The name of all others.
 pub const OTHERS: &str = "(other groups)";
-/// Characters of a name that are kept.
-const LONGEST: usize = 200;
 /// Inputs of a group that are kept.
 const MOST_INPUTS: usize = 32;
 /// Pairs of group and worker that are told apart, to find slow workers.
@@ -36,6 +38,8 @@ pub(crate) struct Group {
     pub(crate) from: u64,
     pub(crate) to: u64,
     pub(crate) inputs: BTreeSet<u16>,
+    /// Tasks by state, as the scheduler counts them.
+    pub(crate) states: Option<States>,
     /// Runs by the logarithm of how long they took.
     buckets: [u32; BUCKETS],
 }
@@ -55,6 +59,7 @@ impl Group {
             from: u64::MAX,
             to: 0,
             inputs: BTreeSet::new(),
+            states: None,
             buckets: [0; BUCKETS],
         }
     }
@@ -109,11 +114,7 @@ impl Groups {
 
     /// The number of a name; 0: there are too many.
     pub(crate) fn intern(&mut self, name: &str) -> u16 {
-        let end = name
-            .char_indices()
-            .nth(LONGEST)
-            .map_or(name.len(), |(at, _)| at);
-        let name = &name[..end];
+        let name = keys::short(name);
         if let Some(number) = self.by_name.get(name) {
             return *number;
         }
@@ -195,6 +196,12 @@ impl Groups {
         group.submitted = group.submitted.saturating_add(count);
     }
 
+    /// How the tasks of a group are.
+    pub(crate) fn stand(&mut self, name: &str, states: States) {
+        let number = self.intern(name);
+        self.groups[usize::from(number)].states = Some(states);
+    }
+
     pub(crate) fn reads(&mut self, name: &str, inputs: &[String]) {
         let number = self.intern(name);
         for input in inputs.iter().take(MOST_INPUTS) {
@@ -208,6 +215,11 @@ impl Groups {
 
     pub(crate) fn check(&self) {
         assert!(self.groups.len() <= MOST_GROUPS);
+        assert!(
+            self.groups
+                .iter()
+                .all(|group| group.name.len() <= keys::LONGEST_GROUP)
+        );
         assert_eq!(self.by_name.len() + 1, self.groups.len());
         assert!(self.shares.len() <= MOST_PAIRS);
         for (name, number) in &self.by_name {
@@ -241,6 +253,14 @@ mod tests {
         assert_eq!(groups.get(0).unwrap().runs, 11);
         assert_eq!(groups.intern("group-0"), 1);
         assert_eq!(Groups::new().intern(OTHERS), 0);
+    }
+
+    #[test]
+    fn long_names_are_cut() {
+        let mut groups = Groups::new();
+        let long = "ä".repeat(keys::LONGEST_GROUP);
+        assert_eq!(groups.intern(&long), groups.intern(&format!("{long}y")));
+        groups.check();
     }
 
     #[test]

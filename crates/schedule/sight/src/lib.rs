@@ -9,7 +9,8 @@
 //! | `span`, `ring` | one thing that somebody did, and the latest of them |
 //! | `batch` | what a worker recorded, as bytes |
 //! | `event` | all that is taken in, as bytes |
-//! | `groups`, `workers`, `series`, `transfers` | aggregates, each with a fixed bound |
+//! | `groups`, `workers`, `series`, `transfers`, `profile` | aggregates, each with a fixed bound |
+//! | `logs` | the latest lines of logs |
 //! | `picture` | spans reduced to what pixels show |
 //! | `overview`, `verdicts` | the answers, and what they prove |
 //! | `history`, `reader` | the format of the file, and reading bytes of anybody's |
@@ -28,8 +29,10 @@ mod event;
 pub mod fuzzing;
 mod groups;
 pub mod history;
+mod logs;
 mod overview;
 mod picture;
+mod profile;
 mod reader;
 mod ring;
 mod series;
@@ -39,11 +42,12 @@ mod transfers;
 pub mod verdicts;
 mod workers;
 
-pub use batch::{Batch, Head, Record};
-pub use event::{Event, Shuffle, Snapshot, WorkerState, about_error};
+pub use batch::{Batch, Beside, Frame, Head, Line, Record, Running};
+pub use event::{Event, Shuffle, Snapshot, States, WorkerState, about_error};
 pub use groups::{MOST_GROUPS, OTHERS};
 pub use overview::{
-    ErrorRow, EventRow, GroupRow, Kept, Matrix, Overview, Series, SpanRow, Tasks, WorkerRow,
+    ErrorRow, EventRow, Flame, GroupRow, Kept, LineRow, Lines, Matrix, Overview, RunningRow,
+    Series, SpanRow, StatesRow, Tasks, WorkerRow,
 };
 pub use picture::{By, Lane, Picture, Rectangle, Window};
 pub use reader::Malformed;

@@ -3,6 +3,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use crate::event::States;
 use crate::verdicts::Verdict;
 
 /// Tasks by state.
@@ -46,6 +47,9 @@ pub struct GroupRow {
     /// Tasks that were submitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total: Option<u64>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub states: Option<StatesRow>,
+    /// Runs that raised.
     pub failed: u64,
     pub runs: u64,
     pub seconds: f64,
@@ -59,6 +63,34 @@ pub struct GroupRow {
     pub from: u64,
     pub to: u64,
     pub inputs: Vec<u32>,
+}
+
+/// Tasks of a group by state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct StatesRow {
+    pub waiting: u64,
+    /// In a queue of the scheduler.
+    pub ready: u64,
+    /// Sent to a worker: they run, or are about to.
+    pub assigned: u64,
+    pub memory: u64,
+    /// Nobody needs their values any more.
+    pub released: u64,
+    /// Failed for good.
+    pub erred: u64,
+}
+
+impl From<States> for StatesRow {
+    fn from(states: States) -> Self {
+        Self {
+            waiting: states.waiting,
+            ready: states.ready,
+            assigned: states.assigned,
+            memory: states.memory,
+            released: states.released.saturating_add(states.forgotten),
+            erred: states.failed,
+        }
+    }
 }
 
 /// A worker.
@@ -115,7 +147,7 @@ pub struct Series {
     pub values: Vec<Vec<f64>>,
 }
 
-/// A task that raised.
+/// Tasks of a group that failed for the same reason: the latest of them.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct ErrorRow {
     pub key: String,
@@ -123,6 +155,60 @@ pub struct ErrorRow {
     pub worker: String,
     pub time: u64,
     pub text: String,
+    /// How many were seen.
+    pub count: u64,
+    /// Whether they raised; otherwise the scheduler gave them up.
+    pub raised: bool,
+}
+
+/// A task that runs.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct RunningRow {
+    pub key: String,
+    pub group: String,
+    pub worker: String,
+    pub worker_id: u32,
+    pub lane: u16,
+    pub from: u64,
+}
+
+/// Where threads of tasks were.
+#[derive(Clone, PartialEq, Default, Debug, serde::Serialize)]
+pub struct Flame {
+    /// Of places.
+    pub names: Vec<String>,
+    /// What called it, by its position, which is before it, or -1; the number of its name; seconds of threads, with
+    /// those of what it called.
+    pub nodes: Vec<(i64, u32, f64)>,
+    /// Places that are left out, since others are larger.
+    pub more: usize,
+    /// Of what time parts are known, in nanoseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<u64>,
+}
+
+/// A line of a log.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct LineRow {
+    pub time: u64,
+    pub level: &'static str,
+    pub worker: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker_id: Option<u32>,
+    pub text: String,
+}
+
+/// The latest lines that are asked for.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct Lines {
+    /// The latest first.
+    pub lines: Vec<LineRow>,
+    /// Whether there are more like them.
+    pub more: bool,
+    /// Lines that are not kept any more, of all.
+    pub lost: u64,
 }
 
 /// Something that happened to a worker.
@@ -159,7 +245,12 @@ pub struct Overview {
     /// The same of the whole run.
     pub whole: Series,
     pub shuffles: Vec<ShuffleRow>,
+    /// Those that have run longest.
+    pub running: Vec<RunningRow>,
+    pub more_running: usize,
     pub errors: Vec<ErrorRow>,
+    /// Runs that raised and are none of `errors`.
+    pub more_errors: u64,
     pub events: Vec<EventRow>,
     pub verdicts: Vec<Verdict>,
 }

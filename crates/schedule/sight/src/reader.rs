@@ -59,10 +59,20 @@ impl<'a> Reader<'a> {
     /// How many things follow, of `least` bytes each: no more than there can be.
     pub(crate) fn count(&mut self, least: usize) -> Result<usize, Malformed> {
         let count = self.number()?;
+        self.fitting(count, least)
+    }
+
+    /// The same of a count that was read.
+    pub(crate) fn fitting(&self, count: u64, least: usize) -> Result<usize, Malformed> {
         match usize::try_from(count) {
             Ok(count) if count <= self.left() / least => Ok(count),
             _ => Err(Malformed(self.at)),
         }
+    }
+
+    pub(crate) fn short(&mut self) -> Result<u16, Malformed> {
+        let value = self.number()?;
+        value.try_into().map_err(|_| Malformed(self.at))
     }
 
     pub(crate) fn slice(&mut self) -> Result<&'a [u8], Malformed> {

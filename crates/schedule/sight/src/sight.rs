@@ -10,18 +10,20 @@ use treadle_types::{ObjectId, Value};
 use crate::batch::{Batch, Record};
 use crate::event::{Event, Shuffle, Snapshot};
 use crate::groups::Groups;
+use crate::logs::Logs;
 use crate::overview::{
-    Cluster, ErrorRow, EventRow, GroupRow, Kept, Matrix, Overview, Series, ShuffleRow, SpanRow,
-    Tasks, WorkerRow,
+    Cluster, ErrorRow, EventRow, Flame, GroupRow, Kept, LineRow, Lines, Matrix, Overview,
+    RunningRow, Series, ShuffleRow, SpanRow, StatesRow, Tasks, WorkerRow,
 };
 use crate::picture::{self, Picture, Window};
+use crate::profile::{Profile, Wanted};
 use crate::reader::Malformed;
 use crate::ring::Ring;
 use crate::series::{SECOND, SECONDS, Step, Times};
 use crate::span::{Kind, Parts, Span, lane};
 use crate::transfers::{Pair, Transfers};
 use crate::verdicts::{Facts, GroupFacts, ShuffleFacts, Verdict, WorkerFacts, judge};
-use crate::workers::{UNKNOWN, Worker, Workers};
+use crate::workers::{Running, UNKNOWN, Worker, Workers};
 
 /// Errors that are kept.
 const MOST_ERRORS: usize = 50;
@@ -31,6 +33,21 @@ const MOST_EVENTS: usize = 200;
 const MOST_SHUFFLES: usize = 100;
 /// Groups and workers of an overview.
 const MOST_ROWS: usize = 500;
+/// Running tasks of a worker that are kept, and of an overview.
+const MOST_RUNNING: usize = 64;
+const MOST_RUNNING_SHOWN: usize = 100;
+/// Lines of a log that are shown.
+const MOST_LINES: usize = 1_000;
+/// The place of busy threads in a series.
+const BUSY: usize = 1;
+/// Names of levels.
+const LEVELS: [(u8, &str); 5] = [
+    (50, "CRITICAL"),
+    (40, "ERROR"),
+    (30, "WARNING"),
+    (20, "INFO"),
+    (0, "DEBUG"),
+];
 /// Workers of a matrix.
 const MOST_IN_MATRIX: usize = 64;
 /// Bytes of keys that are kept, with what each takes beside.
@@ -86,6 +103,8 @@ pub struct Sight {
     keys: Keys,
     errors: VecDeque<ErrorRow>,
     events: VecDeque<EventRow>,
+    profile: Profile,
+    logs: Logs,
     shuffles: VecDeque<Shuffle>,
     cluster: Cluster,
     began: Option<f64>,
@@ -113,6 +132,8 @@ impl Sight {
             keys: Keys::default(),
             errors: VecDeque::new(),
             events: VecDeque::new(),
+            profile: Profile::new(),
+            logs: Logs::default(),
             shuffles: VecDeque::new(),
             cluster: Cluster::default(),
             began: None,
@@ -185,6 +206,7 @@ impl Sight {
                     row.left = *drained;
                     row.state = None;
                     row.cpu = None;
+                    row.running = Vec::new();
                 }
                 let kind = if *drained { "left" } else { "lost" };
                 self.note(kind, self.workers.name_of(worker.0), cause.clone());
@@ -196,24 +218,22 @@ impl Sight {
                 worker,
                 text,
             } => {
-                let group = treadle_types::keys::prefix_of_text(key).to_string();
-                self.errors.push_back(ErrorRow {
-                    key: crate::about_error(key),
-                    group,
-                    worker: self.workers.name_of(worker.0),
-                    time: self.now,
-                    text: crate::about_error(text),
-                });
-                if self.errors.len() > MOST_ERRORS {
-                    self.errors.pop_front();
-                }
+                let worker = self.workers.name_of(worker.0);
+                self.failed(key, worker, text, true);
             }
+            Event::Doomed { key, text } => self.failed(key, String::new(), text, false),
+            Event::Line { level, text } => self.logs.add(self.now, *level, None, text),
             Event::Submitted(counts) => {
                 for (name, count) in counts {
                     self.groups.submitted(name, *count);
                 }
             }
             Event::Inputs { group, inputs } => self.groups.reads(group, inputs),
+            Event::States(groups) => {
+                for (name, states) in groups {
+                    self.groups.stand(name, *states);
+                }
+            }
             Event::Dropped(count) => self.dropped = self.dropped.saturating_add(*count),
             Event::Shuffle(shuffle) => {
                 let known = self
@@ -232,6 +252,28 @@ impl Sight {
             }
         }
         Ok(())
+    }
+
+    fn failed(&mut self, key: &str, worker: String, text: &str, raised: bool) {
+        let group = treadle_types::keys::prefix_of_text(key);
+        let group = treadle_types::keys::short(group).to_string();
+        let text = crate::about_error(text);
+        let is_same =
+            |one: &ErrorRow| one.raised == raised && one.group == group && one.text == text;
+        let known = self.errors.iter().position(is_same);
+        let known = known.and_then(|place| self.errors.remove(place));
+        self.errors.push_back(ErrorRow {
+            key: crate::about_error(key),
+            group,
+            worker,
+            time: self.now,
+            text,
+            count: known.map_or(0, |known| known.count) + 1,
+            raised,
+        });
+        if self.errors.len() > MOST_ERRORS {
+            self.errors.pop_front();
+        }
     }
 
     fn note(&mut self, kind: &'static str, worker: String, text: String) {
@@ -294,14 +336,37 @@ impl Sight {
             self.lost = self.lost.saturating_add(lost);
             return Ok(());
         };
-        for (number, name) in &batch.names {
+        let offset = batch.head.offset;
+        for (number, name) in &batch.beside.names {
             let group = self.groups.intern(name);
             if let Some(worker) = self.workers.get_mut(row) {
                 worker.named(*number, group);
             }
         }
-        for (object, key) in &batch.keys {
+        for (object, key) in &batch.beside.keys {
             self.keys.add(*object, key);
+        }
+        if let Some(running) = &batch.beside.running {
+            let running = running.iter().take(MOST_RUNNING).map(|task| Running {
+                lane: task.lane,
+                began: self.aligned(task.began, offset),
+                group: treadle_types::keys::group(task.key).into(),
+                key: crate::about_error(&readable(task.key)),
+            });
+            let running = running.collect();
+            if let Some(worker) = self.workers.get_mut(row) {
+                worker.running = running;
+            }
+        }
+        if !batch.beside.frames.is_empty() {
+            let from = self.aligned(batch.beside.sampled, offset);
+            self.profile
+                .add(row, (from, self.now), &batch.beside.frames);
+        }
+        self.logs.lose(batch.beside.lost_lines);
+        for line in &batch.beside.lines {
+            let time = self.aligned(line.time, offset);
+            self.logs.add(time, line.level, Some(row), line.text);
         }
         if let Some(worker) = self.workers.get_mut(row) {
             worker.lost = worker.lost.saturating_add(batch.head.lost);
@@ -309,7 +374,7 @@ impl Sight {
         }
         self.lost = self.lost.saturating_add(batch.head.lost);
         for record in batch.records() {
-            self.record(row, record, batch.head.offset);
+            self.record(row, record, offset);
         }
         Ok(())
     }
@@ -454,7 +519,7 @@ impl Sight {
         let mut groups: Vec<_> = self
             .groups
             .iter()
-            .filter(|(_, group)| group.runs + group.submitted > 0)
+            .filter(|(_, group)| group.runs + group.submitted > 0 || group.states.is_some())
             .collect();
         groups.sort_by_key(|(number, group)| (u64::MAX - group.to, *number));
         let more_groups = groups.len().saturating_sub(MOST_ROWS);
@@ -467,7 +532,12 @@ impl Sight {
             GroupRow {
                 id: number.into(),
                 name: group.name.clone(),
-                total: (group.submitted > 0).then_some(group.submitted),
+                // One that came again counts anew as a submission, one that nobody submitted is a value.
+                total: match group.states.map_or(0, |states| states.total()) {
+                    0 if group.submitted == 0 => None,
+                    known => Some(known.max(group.submitted)),
+                },
+                states: group.states.map(StatesRow::from),
                 failed: group.failed,
                 runs: group.runs,
                 seconds: seconds(group.time),
@@ -482,6 +552,7 @@ impl Sight {
             }
         });
         let (workers, more_workers) = self.worker_rows(now, live);
+        let (running, more_running) = self.running();
         let rate: u64 = self
             .times
             .recent()
@@ -514,15 +585,133 @@ impl Sight {
             more_groups,
             workers,
             more_workers,
-            series: series(1, self.times.to(), self.times.recent()),
+            series: {
+                let mut series = series(1, self.times.to(), self.times.recent());
+                self.add_running(&mut series, now);
+                series
+            },
             whole: {
                 let (step, steps) = self.times.whole();
                 series(step, step * steps.len() as u64 * SECOND, steps.iter())
             },
             shuffles: self.shuffles.iter().rev().map(shuffle_row).collect(),
+            running,
+            more_running,
             errors: self.errors.iter().rev().cloned().collect(),
+            more_errors: {
+                let raised = self.groups.iter().map(|(_, group)| group.failed);
+                let seen = self.errors.iter().filter(|error| error.raised);
+                let seen = seen.map(|error| error.count).sum();
+                raised.sum::<u64>().saturating_sub(seen)
+            },
             events: self.events.iter().rev().cloned().collect(),
             verdicts: self.verdicts(),
+        }
+    }
+
+    /// Adds to the threads that were busy those of the tasks that still run.
+    fn add_running(&self, series: &mut Series, now: u64) {
+        let Some(busy) = series.values.get_mut(BUSY) else {
+            return;
+        };
+        let from = series.to.saturating_sub(busy.len() as u64 * SECOND);
+        // What a second has more than the one before, but for the part of the first one.
+        let mut more = vec![0.0; busy.len()];
+        for (_, worker) in self.workers.iter() {
+            for task in &worker.running {
+                let began = task.began.max(from);
+                let first = ((began - from) / SECOND) as usize;
+                if let Some(place) = more.get_mut(first + 1) {
+                    *place += 1.0;
+                }
+                if let Some(value) = busy.get_mut(first) {
+                    let end = (from + (first as u64 + 1) * SECOND).min(now);
+                    *value += seconds(end.saturating_sub(began));
+                }
+            }
+        }
+        let mut running = 0.0;
+        for (place, (value, more)) in busy.iter_mut().zip(more).enumerate() {
+            running += more;
+            let began = from + place as u64 * SECOND;
+            *value += running * seconds(now.saturating_sub(began).min(SECOND));
+        }
+    }
+
+    /// Tasks that run, those that began first before the others, and how many more there are.
+    fn running(&self) -> (Vec<RunningRow>, usize) {
+        let workers = self.workers.iter();
+        let all = workers.flat_map(|(row, worker)| {
+            let running = worker.running.iter();
+            running.map(move |task| (row, worker.id, task))
+        });
+        let mut all: Vec<_> = all.collect();
+        all.sort_by_key(|(row, _, task)| (task.began, *row, task.lane));
+        let more = all.len().saturating_sub(MOST_RUNNING_SHOWN);
+        let rows = all.into_iter().take(MOST_RUNNING_SHOWN);
+        let rows = rows.map(|(row, id, task)| RunningRow {
+            key: task.key.clone(),
+            group: task.group.clone(),
+            worker: self.workers.name(row),
+            worker_id: id,
+            lane: task.lane,
+            from: task.began,
+        });
+        (rows.collect(), more)
+    }
+
+    /// Where the threads of tasks were, of a group or of all, between two times or always.
+    ///
+    /// `None`: there is no such worker.
+    pub fn flame(
+        &self,
+        group: Option<&str>,
+        window: Option<(u64, u64)>,
+        worker: Option<u32>,
+    ) -> Option<Flame> {
+        let worker = worker.map(|id| self.workers.find(id));
+        if worker == Some(None) {
+            return None;
+        }
+        Some(self.profile.flame(Wanted {
+            group,
+            window,
+            worker: worker.flatten(),
+        }))
+    }
+
+    /// The latest lines of logs that have a text, whatever the case of its letters, are of a worker, and at
+    /// least of a level.
+    pub fn lines(&self, find: &str, worker: Option<u32>, least: u8) -> Lines {
+        let worker = worker.map(|id| self.workers.find(id));
+        let find = find.to_lowercase();
+        let mut lines = self.logs.iter().filter(|line| {
+            line.level >= least
+                && worker.is_none_or(|row| row.is_some() && row == line.worker)
+                && (find.is_empty() || line.text.to_lowercase().contains(&find))
+        });
+        let rows = lines.by_ref().take(MOST_LINES).map(|line| LineRow {
+            time: line.time,
+            level: LEVELS
+                .iter()
+                .find(|(least, _)| line.level >= *least)
+                .map_or("", |(_, name)| name),
+            worker: line
+                .worker
+                .map_or_else(|| "scheduler".into(), |row| self.workers.name(row)),
+            worker_id: line
+                .worker
+                .and_then(|row| self.workers.get(row))
+                .map(|worker| worker.id),
+            text: (*line.text).to_string(),
+        });
+        let mut rows: Vec<LineRow> = rows.collect();
+        // Workers tell of theirs one after the other.
+        rows.sort_by_key(|row| u64::MAX - row.time);
+        Lines {
+            lines: rows,
+            more: lines.next().is_some(),
+            lost: self.logs.lost(),
         }
     }
 
@@ -724,6 +913,10 @@ impl Sight {
         self.workers.check();
         self.times.check();
         self.transfers.check();
+        self.profile.check();
+        self.logs.check();
+        let running = |(_, worker): (u16, &Worker)| worker.running.len() <= MOST_RUNNING;
+        assert!(self.workers.iter().all(running));
         assert!(self.errors.len() <= MOST_ERRORS);
         assert!(self.events.len() <= MOST_EVENTS);
         assert!(self.shuffles.len() <= MOST_SHUFFLES);

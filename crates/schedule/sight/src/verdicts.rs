@@ -184,6 +184,12 @@ fn size(bytes: u64) -> String {
     }
 }
 
+/// How many there are of something.
+fn some(count: u64, what: &str) -> String {
+    let end = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{end}")
+}
+
 /// Processes that ended without having been asked to.
 fn lost_workers(facts: &Facts, into: &mut Vec<Verdict>) {
     let lost: Vec<_> = facts
@@ -240,8 +246,11 @@ fn errors(facts: &Facts, into: &mut Vec<Verdict>) {
     let worst = facts.groups.iter().max_by_key(|group| group.failed);
     if let Some(worst) = worst.filter(|worst| worst.failed > 0) {
         let text = format!(
-            "{failed} runs raised, {} of them of {} ({} runs)",
-            worst.failed, worst.name, worst.runs
+            "{} raised, {} of them of {} ({})",
+            some(failed, "run"),
+            worst.failed,
+            worst.name,
+            some(worst.runs, "run"),
         );
         let found = verdict("errors", Severity::Bad, "groups", text);
         into.push(Verdict {
@@ -387,15 +396,21 @@ fn short_tasks(facts: &Facts, into: &mut Vec<Verdict>) {
 
 /// What is not drawn.
 fn lost_spans(facts: &Facts, into: &mut Vec<Verdict>) {
+    let batches = |count| match count {
+        1 => "1 batch of spans".into(),
+        _ => format!("{count} batches of spans"),
+    };
     let lost = match (facts.lost_spans, facts.dropped) {
         (0, 0) => return,
-        (lost, 0) => format!("{lost} spans were lost at workers"),
-        (0, dropped) => format!("{dropped} batches of spans were dropped for lack of time"),
+        (lost, 0) => format!("lost at workers: {}", some(lost, "span")),
+        (0, dropped) => format!("dropped for lack of time: {}", batches(dropped)),
         (lost, dropped) => format!(
-            "{lost} spans were lost at workers, and {dropped} batches of them dropped for lack of time"
+            "lost at workers: {}; dropped for lack of time: {}",
+            some(lost, "span"),
+            batches(dropped)
         ),
     };
-    let text = format!("{lost}: pictures lack them, sums too");
+    let text = format!("{lost}. Pictures lack them, sums too");
     into.push(verdict("lost-spans", Severity::Note, "stream", text));
 }
 
@@ -403,13 +418,13 @@ fn lost_spans(facts: &Facts, into: &mut Vec<Verdict>) {
 fn damaged_history(facts: &Facts, into: &mut Vec<Verdict>) {
     let what = match facts.unread {
         (0, 0) => return,
-        (bytes, 0) => format!("{bytes} bytes of this history are damaged or cut off"),
-        (0, events) => format!("{events} events of this history cannot be read"),
-        (bytes, events) => format!(
-            "{bytes} bytes of this history are damaged or cut off, and {events} events cannot be read"
-        ),
+        (bytes, 0) => some(bytes, "byte"),
+        (0, events) => some(events, "event"),
+        (bytes, events) => format!("{} and {}", some(bytes, "byte"), some(events, "event")),
     };
-    let text = format!("{what}: what they tell is missing everywhere");
+    let text = format!(
+        "of this history, {what} cannot be read, damaged or cut off: what they tell is missing everywhere"
+    );
     into.push(verdict("damaged-history", Severity::Warn, "stream", text));
 }
 
@@ -523,6 +538,20 @@ mod tests {
         assert_eq!(rules(|facts| facts.dropped = 1), ["lost-spans"]);
         for unread in [(5, 0), (0, 5), (5, 5)] {
             assert_eq!(rules(|facts| facts.unread = unread), ["damaged-history"]);
+        }
+    }
+
+    #[test]
+    fn one_is_one() {
+        let mut facts = healthy();
+        (facts.groups[0].failed, facts.groups[0].runs) = (1, 1);
+        (facts.lost_spans, facts.dropped, facts.unread) = (1, 1, (1, 1));
+        let name = facts.groups[0].name.clone();
+        let texts: Vec<_> = judge(&facts).into_iter().map(|one| one.text).collect();
+        let raised = format!("1 run raised, 1 of them of {name} (1 run)");
+        assert!(texts.contains(&raised), "{texts:?}");
+        for plural in ["1 runs", "1 spans", "1 batches", "1 bytes", "1 events"] {
+            assert!(!texts.iter().any(|text| text.contains(plural)), "{texts:?}");
         }
     }
 

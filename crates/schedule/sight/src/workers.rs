@@ -46,6 +46,17 @@ pub(crate) struct Worker {
     end: u64,
     /// Its numbers of groups.
     names: Vec<u16>,
+    /// Tasks that run there, as far as it said.
+    pub(crate) running: Vec<Running>,
+}
+
+/// A task that runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Running {
+    pub(crate) lane: u16,
+    pub(crate) began: u64,
+    pub(crate) group: String,
+    pub(crate) key: String,
 }
 
 impl Worker {
@@ -67,6 +78,7 @@ impl Worker {
             busy: [0; SECONDS],
             end: 0,
             names: Vec::new(),
+            running: Vec::new(),
         }
     }
 
@@ -124,6 +136,10 @@ impl Worker {
         let busy: u64 = busy
             .map(|second| self.busy[second as usize % SECONDS])
             .sum();
+        let running = self.running.iter();
+        let running =
+            running.map(|task| (end * SECOND).saturating_sub(task.began.max(from * SECOND)));
+        let busy = busy.saturating_add(running.sum());
         let whole = (end - from) * SECOND * u64::from(self.threads);
         Some((busy as f64 / whole as f64).min(1.0))
     }
@@ -232,6 +248,14 @@ mod tests {
         worker.was_busy(50 * SECOND, now, now);
         assert_eq!(worker.busy(now), Some(0.5));
         assert_eq!(worker.busy(now + 100 * SECOND), Some(0.0));
+        // And with what still runs: half of the time of the other one.
+        worker.running.push(Running {
+            lane: 1,
+            began: now - 6 * SECOND,
+            group: "x".into(),
+            key: "x".into(),
+        });
+        assert_eq!(worker.busy(now), Some(0.75));
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub fn decode_data<M: prost::Message + Default>(frame: &[u8]) -> Result<M, WireE
 }
 
 /// The version of the protocol.
-pub const PROTOCOL: u32 = 10;
+pub const PROTOCOL: u32 = 11;
 
 /// The longest [`HELLO`], in bytes.
 pub const LONGEST_HELLO: usize = 1 << 16;

@@ -12,9 +12,9 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::poll_fn;
-use std::io::{self, Write};
+use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -35,11 +35,11 @@ use treadle_security::secret;
 
 use self::access::{Access, Wanted};
 
-/// Connections at a time. The next one takes the place of the oldest that has asked nothing for
-/// [`SILENCE`]; where there is none, it is turned away.
+/// Requests with the token that are answered at a time; others are turned away.
 const MOST: usize = 16;
-/// How long a connection may say nothing while others want its place.
-const SILENCE: Duration = Duration::from_millis(200);
+/// Other connections at a time: those that have shown no token, and those whose answer was sent. The next one
+/// takes the place of the oldest.
+const MOST_STRANGERS: usize = 64;
 /// Bytes of the longest head of a request.
 const LONGEST: usize = 8 * 1024;
 /// Headers of a request.
@@ -53,10 +53,8 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
     font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'";
 /// A browser may keep what stays the same, and asks whether it did.
 const LASTS: &str = "private, no-cache";
-/// What those hear who are turned away. It fits into the buffer of a fresh socket.
-const BUSY: &[u8] =
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n\
-    Content-Length: 21\r\nRetry-After: 1\r\nConnection: close\r\n\r\ntoo many connections\n";
+/// What those hear who are turned away.
+const BUSY: &str = "too many requests at a time\n";
 
 /// Where pages are served, and who may see them.
 #[derive(Clone)]
@@ -193,7 +191,7 @@ impl PageServer {
             },
             pages,
             places: Arc::new(Semaphore::new(MOST)),
-            silent: Mutex::default(),
+            connections: Mutex::default(),
         });
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -236,14 +234,14 @@ impl PageServer {
 
     /// Ends it, with its connections.
     pub fn close(&self) {
+        if self.process != std::process::id() {
+            // A forked child has no such thread, shares the parent's descriptors, and who had a lock may be
+            // none of its own.
+            return;
+        }
         let Some((stop, thread)) = lock(&self.running).take() else {
             return;
         };
-        if self.process != std::process::id() {
-            // A forked child has no such thread, and shares the parent's descriptors.
-            std::mem::forget((stop, thread));
-            return;
-        }
         drop(stop);
         let _ = thread.join();
     }
@@ -267,7 +265,12 @@ fn own_name() -> Option<String> {
 
 impl Drop for PageServer {
     fn drop(&mut self) {
-        self.close();
+        if self.process == std::process::id() {
+            self.close();
+        } else {
+            let running = self.running.get_mut();
+            std::mem::forget(running.unwrap_or_else(PoisonError::into_inner).take());
+        }
     }
 }
 
@@ -279,18 +282,55 @@ struct Server {
     pages: Vec<Page>,
     /// The names of the pages.
     index: String,
-    /// One for each connection.
+    /// One for each request with the token.
     places: Arc<Semaphore>,
-    /// Connections that have asked nothing yet, oldest first.
-    silent: Mutex<Silent>,
+    connections: Mutex<Connections>,
 }
 
+/// Connections that are there, oldest first.
 #[derive(Default)]
-struct Silent {
-    /// How many connections there have been.
+struct Connections {
+    /// How many there have been.
     count: u64,
-    /// Their numbers, when they came, and what ends them.
-    waiting: VecDeque<(u64, Instant, AbortHandle)>,
+    open: VecDeque<Connection>,
+}
+
+struct Connection {
+    number: u64,
+    end: AbortHandle,
+    /// While it is answered, and has shown the token.
+    place: Option<OwnedSemaphorePermit>,
+}
+
+impl Connections {
+    /// Makes room for one more.
+    fn make_room(&mut self) {
+        let is_stranger = |connection: &Connection| connection.place.is_none();
+        let strangers = self.open.iter().filter(|one| is_stranger(one)).count();
+        if strangers >= MOST_STRANGERS
+            && let Some(oldest) = self.open.iter().position(is_stranger)
+            && let Some(oldest) = self.open.remove(oldest)
+        {
+            oldest.end.abort();
+        }
+    }
+
+    fn find(&mut self, number: u64) -> Option<&mut Connection> {
+        self.open.iter_mut().find(|one| one.number == number)
+    }
+}
+
+/// A connection that is there until this is dropped, however it ends.
+struct Open {
+    server: Arc<Server>,
+    number: u64,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let mut connections = lock(&self.server.connections);
+        connections.open.retain(|one| one.number != self.number);
+    }
 }
 
 impl Server {
@@ -301,47 +341,43 @@ impl Server {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             };
-            let Some(place) = self.place().await else {
-                let _ = stream.into_std().and_then(|mut stream| stream.write(BUSY));
-                continue;
-            };
-            let server = Arc::clone(&self);
-            let mut silent = lock(&self.silent);
-            silent.count += 1;
-            let number = silent.count;
-            // A panic is the end of this connection only.
-            let connection = tokio::spawn(async move {
-                let _place = place;
-                server.converse(stream, number).await;
-                server.has_asked(number);
-            });
-            let end = connection.abort_handle();
-            silent.waiting.push_back((number, Instant::now(), end));
-        }
-    }
-
-    /// A place for a connection: a stranger that says nothing does not keep one.
-    async fn place(&self) -> Option<OwnedSemaphorePermit> {
-        if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
-            return Some(place);
-        }
-        let oldest = {
-            let waiting = &mut lock(&self.silent).waiting;
-            let (_, since, _) = waiting.front()?;
-            if since.elapsed() < SILENCE {
-                return None;
+            {
+                let mut connections = lock(&self.connections);
+                connections.make_room();
+                connections.count += 1;
+                let number = connections.count;
+                let server = Arc::clone(&self);
+                let open = Open { server, number };
+                // A panic is the end of this connection only.
+                let connection = tokio::spawn(async move {
+                    open.server.converse(stream, number).await;
+                });
+                connections.open.push_back(Connection {
+                    number,
+                    end: connection.abort_handle(),
+                    place: None,
+                });
             }
-            waiting.pop_front()?.2
-        };
-        oldest.abort();
-        Arc::clone(&self.places).acquire_owned().await.ok()
+            // It says what it has to say before others take its place.
+            tokio::task::yield_now().await;
+        }
     }
 
-    /// A connection has asked for something, or has ended.
-    fn has_asked(&self, number: u64) {
-        lock(&self.silent)
-            .waiting
-            .retain(|(other, ..)| *other != number);
+    /// A connection has shown the token: whether it has a place now, which nobody takes.
+    fn has_place(&self, number: u64) -> bool {
+        let place = Arc::clone(&self.places).try_acquire_owned().ok();
+        let is_there = place.is_some();
+        if let Some(connection) = lock(&self.connections).find(number) {
+            connection.place = place;
+        }
+        is_there
+    }
+
+    /// Its answer was sent.
+    fn was_answered(&self, number: u64) {
+        if let Some(connection) = lock(&self.connections).find(number) {
+            connection.place = None;
+        }
     }
 
     /// Answers one request. A client that is gone, or too slow, gets no answer.
@@ -351,10 +387,7 @@ impl Server {
             return;
         };
         let local = local.ip().to_canonical();
-        let service = service_fn(|request| {
-            self.has_asked(number);
-            Box::pin(self.answer(request, local, until))
-        });
+        let service = service_fn(|request| Box::pin(self.answer(request, local, until, number)));
         let mut connection = http1::Builder::new()
             .keep_alive(false)
             // Who has asked may say at once that nothing else comes.
@@ -365,7 +398,9 @@ impl Server {
             .header_read_timeout(PATIENCE)
             .serve_connection(TokioIo::new(stream), service);
         let served = poll_fn(|context| connection.poll_without_shutdown(context));
-        if timeout_at(until + PATIENCE, served).await.is_ok() {
+        let served = timeout_at(until + PATIENCE, served).await;
+        self.was_answered(number);
+        if served.is_ok() {
             let stream = connection.into_parts().io.into_inner();
             let _ = timeout(FAREWELL, linger(stream)).await;
         }
@@ -376,8 +411,18 @@ impl Server {
         request: Request<Incoming>,
         local: IpAddr,
         until: Instant,
+        number: u64,
     ) -> Result<Answer, Infallible> {
-        Ok(match self.access.check(&request, local) {
+        let wanted = self.access.check(&request, local);
+        let is_open = match wanted {
+            Err(_) | Ok(Wanted::Health) => true,
+            Ok(Wanted::Index) => false,
+            Ok(Wanted::Page(page)) => self.pages[page].is_open,
+        };
+        if !is_open && !self.has_place(number) {
+            return Ok(plain(StatusCode::SERVICE_UNAVAILABLE, BUSY));
+        }
+        Ok(match wanted {
             Err((status, text)) => plain(status, text),
             Ok(Wanted::Health) => plain(StatusCode::OK, "ok\n"),
             Ok(Wanted::Index) => plain(StatusCode::OK, self.index.clone()),
@@ -435,4 +480,28 @@ fn answer(content: Content) -> Answer {
     };
     let body = Full::new(content.bytes);
     builder.body(body).expect("all of it is known to be valid")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forked_child_touches_no_lock() {
+        let refusals = Refusals {
+            unauthorized: "",
+            foreign_host: "",
+            busy: "",
+        };
+        let options = Options::at(([127, 0, 0, 1], 0).into());
+        let mut pages = PageServer::start(options, Vec::new(), refusals, drop).unwrap();
+        pages.process += 1;
+        let held = lock(&pages.running);
+        pages.close();
+        drop(held);
+        let address = pages.address();
+        drop(pages);
+        // That of the parent goes on.
+        assert!(std::net::TcpStream::connect(address).is_ok());
+    }
 }

@@ -30,7 +30,9 @@ impl History {
         py.detach(|| Native::open(&path, pages))
             .map(Self)
             .map_err(|error| match error {
-                HistoryError::Other(_) => PyValueError::new_err(error.to_string()),
+                HistoryError::Other(_) | HistoryError::NoFile(_) => {
+                    PyValueError::new_err(error.to_string())
+                }
                 other => PyOSError::new_err(other.to_string()),
             })
     }

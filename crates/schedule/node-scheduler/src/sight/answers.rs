@@ -92,6 +92,19 @@ pub(in crate::sight) fn answer(sight: &Sight, question: Question, now: u64, live
         Question::Overview => json_of(sight.overview(now, live)),
         Question::Spans(window) => picture(window, sight.picture(window)),
         Question::Transfers => json_of(sight.matrix()),
+        Question::Profile {
+            group,
+            window,
+            worker,
+        } => match sight.flame(group.as_deref(), window, worker) {
+            Some(flame) => json_of(flame),
+            None => refusal(404, "there is no such worker"),
+        },
+        Question::Logs {
+            find,
+            worker,
+            level,
+        } => json_of(sight.lines(&find, worker, level)),
         Question::Span {
             at,
             worker,

@@ -1,6 +1,6 @@
 //! The pages of a history file, without a cluster.
 
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -35,6 +35,9 @@ pub enum HistoryError {
         /// Why.
         source: io::Error,
     },
+    /// It is a device or a pipe, for one.
+    #[error("{0} is no ordinary file")]
+    NoFile(PathBuf),
     /// It is something else.
     #[error("{0} is no history of Treadle, or one of another version")]
     Other(PathBuf),
@@ -67,13 +70,19 @@ impl History {
             path: path.to_owned(),
             source,
         };
-        if std::fs::metadata(path).map_err(read)?.len() > LONGEST {
+        let metadata = std::fs::metadata(path).map_err(read)?;
+        if !metadata.is_file() {
+            return Err(HistoryError::NoFile(path.to_owned()));
+        }
+        let mut file = std::fs::File::open(path).map_err(read)?;
+        let mut bytes = vec![0; MAGIC.len()];
+        // A file may be something else, and endless.
+        if file.read_exact(&mut bytes).is_err() || bytes != MAGIC {
+            return Err(HistoryError::Other(path.to_owned()));
+        }
+        if file.take(LONGEST).read_to_end(&mut bytes).map_err(read)? as u64 == LONGEST {
             let error = io::Error::other(format!("it has more than {LONGEST} bytes"));
             return Err(read(error));
-        }
-        let bytes = std::fs::read(path).map_err(read)?;
-        if !bytes.starts_with(MAGIC) {
-            return Err(HistoryError::Other(path.to_owned()));
         }
         let mut sight = Sight::new(MEMORY);
         let mut counts = (0, 0);

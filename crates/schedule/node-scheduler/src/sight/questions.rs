@@ -7,12 +7,14 @@ use treadle_sight::{By, SpanRow, Window};
 use super::answers::Facts;
 
 /// The paths of questions.
-pub(crate) const PATHS: [&str; 5] = [
+pub(crate) const PATHS: [&str; 7] = [
     "/sight/overview",
     "/sight/spans",
     "/sight/span",
     "/sight/transfers",
     "/sight/task",
+    "/sight/profile",
+    "/sight/logs",
 ];
 /// Characters of the longest key that is asked for.
 const LONGEST: usize = 4_096;
@@ -31,6 +33,19 @@ pub(crate) enum Question {
         within: u64,
     },
     Transfers,
+    /// Where threads were.
+    Profile {
+        group: Option<String>,
+        window: Option<(u64, u64)>,
+        worker: Option<u32>,
+    },
+    /// Lines of logs.
+    Logs {
+        find: String,
+        worker: Option<u32>,
+        /// The least that is shown.
+        level: u8,
+    },
     /// A task by the text of its key. The scheduler's thread says what it knows, for [`Known`](Self::Known).
     Task(String),
     /// A task, with what the scheduler knows of it.
@@ -93,6 +108,36 @@ impl Question {
                 Some(_) => Err(refused(400, "key= is too long")),
                 None => Err(refused(400, "key= is missing")),
             },
+            "/sight/profile" => {
+                let window = match (query.number("from")?, query.number("to")?) {
+                    (None, None) => None,
+                    (from, to) => Some((from.unwrap_or(0), to.unwrap_or(u64::MAX))),
+                };
+                if window.is_some_and(|(from, to)| to <= from) {
+                    return Err(refused(400, "to= has to be after from="));
+                }
+                Ok(Self::Profile {
+                    group: query.short("group")?,
+                    window,
+                    worker: query.small("worker")?,
+                })
+            }
+            "/sight/logs" => Ok(Self::Logs {
+                find: query.short("find")?.unwrap_or_default(),
+                worker: query.small("worker")?,
+                level: match query
+                    .short("level")?
+                    .unwrap_or_default()
+                    .to_lowercase()
+                    .as_str()
+                {
+                    "" | "debug" => 0,
+                    "info" => 20,
+                    "warning" => 30,
+                    "error" => 40,
+                    _ => return Err(refused(400, "level= is debug, info, warning or error")),
+                },
+            }),
             _ => Err(refused(404, "there is no such page")),
         }
     }
@@ -106,6 +151,16 @@ impl Query<'_> {
         let mut pairs = self.0.split('&').filter_map(|pair| pair.split_once('='));
         let (_, value) = pairs.find(|(own, _)| *own == name)?;
         Some(decoded(value))
+    }
+
+    /// A text; an empty one is none.
+    fn short(&self, name: &str) -> Result<Option<String>, Content> {
+        match self.text(name) {
+            Some(text) if text.len() > LONGEST => {
+                Err(refused(400, &format!("{name}= is too long")))
+            }
+            text => Ok(text.filter(|text| !text.is_empty())),
+        }
     }
 
     fn number(&self, name: &str) -> Result<Option<u64>, Content> {
@@ -194,6 +249,27 @@ mod tests {
             400
         );
         assert_eq!(status("/sight/other", ""), 404);
+        let long = "a".repeat(5_000);
+        for (query, expected) in [
+            ("", 200),
+            ("group=inc&from=0&to=5&worker=1", 200),
+            ("from=5&to=5", 400),
+            ("from=5", 200),
+            ("from=-1", 400),
+            ("worker=x", 400),
+            (&format!("group={long}"), 400),
+        ] {
+            assert_eq!(status("/sight/profile", query), expected, "{query}");
+        }
+        for (query, expected) in [
+            ("", 200),
+            ("find=%00%ff&worker=1&level=WARNING", 200),
+            ("level=loud", 400),
+            ("worker=-1", 400),
+            (&format!("find={long}"), 400),
+        ] {
+            assert_eq!(status("/sight/logs", query), expected, "{query}");
+        }
     }
 
     #[test]

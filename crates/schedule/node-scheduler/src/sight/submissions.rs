@@ -115,7 +115,7 @@ impl Submissions {
         let mut latest = self.clients.remove(&submitted.client).unwrap_or_default();
         let mut last: (&str, u16) = ("", u16::MAX);
         for (id, key) in (submitted.first..).zip(&submitted.keys) {
-            let name = keys::prefix(key);
+            let name = keys::group(key);
             if last.0 != name || last.1 == u16::MAX {
                 last = (name, self.intern(name));
             }
@@ -224,6 +224,14 @@ mod tests {
         odd.offsets = vec![0, 99];
         let events = submissions.take(&odd);
         assert_eq!(events, [Event::Submitted(vec![("x".into(), 1)])]);
+    }
+
+    #[test]
+    fn names_are_kept_as_far_as_they_are_shown() {
+        let mut submissions = Submissions::default();
+        let long = "x".repeat(100_000);
+        submissions.take(&batch(0, &[&long, &format!("{long}y")], &[&[], &[0]]));
+        assert_eq!(submissions.names, [keys::short(&long)]);
     }
 
     #[test]

@@ -440,14 +440,35 @@ fn who_says_nothing_keeps_nobody_from_the_pages() {
     let cluster = Cluster::new(0);
     let address = cluster.http();
     let health = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    let silent: Vec<_> = (0..40)
+    let silent: Vec<_> = (0..100)
         .map(|_| TcpStream::connect(address).unwrap())
         .collect();
-    std::thread::sleep(Duration::from_millis(400));
     for _ in 0..20 {
         assert_eq!(get(address, health).0, "HTTP/1.1 200 OK");
     }
     drop(silent);
+}
+
+#[test]
+fn who_has_no_token_and_stays_keeps_nobody_from_the_pages() {
+    let cluster = Cluster::new(0);
+    let address = cluster.http();
+    let strangers: Vec<_> = (0..100)
+        .map(|_| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            let ask = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+            stream.write_all(ask).unwrap();
+            // It was answered, and does not go.
+            stream.read_exact(&mut [0; 12]).unwrap();
+            let metrics = format!(
+                "GET /metrics?token={} HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                cluster.token()
+            );
+            assert_eq!(get(address, &metrics).0, "HTTP/1.1 200 OK");
+            stream
+        })
+        .collect();
+    drop(strangers);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use std::sync::{Arc, Weak};
 use treadle_interpreter::lock;
 use treadle_messages::{Answer, Call};
-use treadle_node_worker::{Embedder, End, EndCause};
+use treadle_node_worker::{Embedder, End, EndCause, Runs};
 use treadle_store::Live;
 use treadle_types::{Cause, ClientId, ObjectId, WorkerId};
 
@@ -110,6 +110,20 @@ impl Embedder for WorkerCallbacks {
         {
             self.push(ServiceJob::DropActor(key, object));
         }
+    }
+
+    fn running(&self) -> Vec<Runs> {
+        let Some(shared) = self.0.upgrade() else {
+            return Vec::new();
+        };
+        let running = lock(&shared.running);
+        let running = running.values().map(|current| Runs {
+            lane: current.lane,
+            object: current.object,
+            began: current.began,
+            key: current.key.clone(),
+        });
+        running.collect()
     }
 
     /// Ends the process, without the interpreter: a task that allocates may hold its lock.

@@ -3,7 +3,7 @@
 use super::callbacks::readable;
 use super::live::{Content, LiveObject, read};
 use super::shared::WorkerShared;
-use super::stages::Stages;
+use super::stages::{self, Stages};
 use bytes::Bytes;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
@@ -31,6 +31,10 @@ pub(super) struct Current {
     pub(super) key: Bytes,
     /// When it began, by the clock of `time.time`, in seconds.
     pub(super) started: f64,
+    /// The same in nanoseconds of `CLOCK_MONOTONIC`.
+    pub(super) began: u64,
+    /// Which of the worker's threads runs it.
+    pub(super) lane: u32,
 }
 
 thread_local! {
@@ -103,6 +107,8 @@ fn run(py: Python<'_>, shared: &Arc<WorkerShared>, context: &Context, task: Task
                 object: task.object,
                 key,
                 started: clock::wall(),
+                began,
+                lane: stages::lane(),
             };
             let thread = thread_identifier();
             shared.enter(thread, &current);

@@ -97,6 +97,7 @@ impl WorkerShared {
     pub(super) fn log(&self, line: &str) {
         let name = &*self.node.options().name;
         tracing::warn!(target: treadle_log::WORKER, worker = name, "{line}");
+        self.node.tracing().line(30, line);
     }
 
     pub(super) fn definition(

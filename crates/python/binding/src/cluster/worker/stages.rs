@@ -34,6 +34,11 @@ impl Lanes {
     }
 }
 
+/// The number of the calling thread.
+pub(super) fn lane() -> u32 {
+    LANE.get()
+}
+
 /// When the stages of a task ended; 0: nobody looked.
 pub(super) struct Stages {
     /// Whether somebody traces.

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::sync::atomic::Ordering;
 use treadle_interpreter::lock;
+use treadle_node_worker::Place;
 use treadle_recipe as recipe;
 
 #[pymethods]
@@ -112,6 +113,31 @@ impl Worker {
             put(&key, "memory")?;
         }
         Ok(dict)
+    }
+
+    /// Whether what it does is recorded, for the scheduler's pages.
+    #[getter]
+    fn is_recorded(&self) -> PyResult<bool> {
+        Ok(self.own()?.node.tracing().is_recorded())
+    }
+
+    /// The log has a line more, of a level as `logging` has it.
+    fn told(&self, level: u8, text: &str) -> PyResult<()> {
+        self.own()?.node.tracing().line(level, text);
+        Ok(())
+    }
+
+    /// Where the threads of tasks were since a time (`time.monotonic_ns()`): places, each with the position of the
+    /// one that called it, which is before it, or -1, its name, and microseconds.
+    fn sampled(&self, began: u64, places: Vec<(i64, String, u64)>) -> PyResult<()> {
+        let places = places.into_iter().map(|(parent, name, time)| Place {
+            parent: u32::try_from(parent).ok(),
+            name,
+            time,
+        });
+        let places = places.collect();
+        self.own()?.node.tracing().sampled(began, places);
+        Ok(())
     }
 
     /// `threading.get_ident()` and key of each task that runs.

@@ -1,0 +1,247 @@
+"""What the pages, histories and `treadle observe` say of tasks while they wait and run, and of why they failed."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import threading
+import time
+import weakref
+from pathlib import Path
+
+import dask
+import pytest
+
+import treadle
+from client_support import AGAINST, inc
+from process_support import kill
+from test_sight import divide, get, group, observed, two
+from treadle import _core
+from treadle.worker._profile import Profiler
+from waiting import SOON, until
+
+pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the pages are Treadle's")
+
+
+def hold(path, *_):
+    """Run until there is a file."""
+    deadline = time.monotonic() + 10 * SOON
+    while not Path(path).exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return 1
+
+
+def states(link, name, **wanted):
+    """Wait until so many tasks of a group are in such states; return the group."""
+
+    def are():
+        found = group(link, name)
+        return found if found and all(found.get(one) == n for one, n in wanted.items()) else None
+
+    return until(are, f"{name}: {wanted}")
+
+
+def test_tasks_are_counted_by_group_and_state(tmp_path):
+    path, history = tmp_path / "go", tmp_path / "history"
+    with two(False, history=history) as (client, link):
+        # Two threads: what else is ready waits in a queue, or behind one of them.
+        held = [client.submit(hold, str(path), key=f"hold-{number}") for number in range(6)]
+        after = client.map(inc, held, pure=False)
+        found = states(link, "inc", waiting=6)
+        assert found["total"] == 6
+        assert [found[one] for one in ("ready", "assigned", "memory", "released", "erred")] == [0] * 5
+        found = group(link, "hold")
+        assert found["assigned"] >= 2
+        assert found["ready"] + found["assigned"] == found["total"] == 6
+        text = observed(link, "groups")
+        (line,) = (line for line in text.splitlines() if line.startswith("inc "))
+        assert line.split()[1:6] == ["6", "6", "0", "0", "0"]
+        path.touch()
+        assert client.gather(after) == [2] * 6
+        states(link, "inc", memory=6, waiting=0, released=0)
+        del after[2:], held
+        states(link, "inc", memory=2, released=4)
+        states(link, "hold", memory=0, assigned=0, ready=0, released=6)
+        bad = [client.submit(divide, 0, key=f"divide-{number}") for number in range(3)]
+        assert all(one.exception(SOON) is not None for one in bad)
+        states(link, "divide", erred=3)
+        scattered = client.scatter([1, 2], hash=False)
+        states(link, "int", memory=2)
+        del bad, scattered
+        states(link, "divide", erred=0, released=3)
+    shown = _core.History(history)
+    try:
+        assert states(shown.http, "divide", released=3)["total"] == 3
+    finally:
+        shown.close()
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_what_runs_is_told_with_its_key(tmp_path, processes):
+    path = tmp_path / "go"
+    with two(processes) as (client, link):
+        key = ("hold-1", 3, "<b>")
+        held = client.submit(hold, str(path), key=key)
+        (found,) = until(lambda: get(link, "/sight/overview")["running"], "it runs")
+        assert (found["key"], found["group"]) == (str(key), "hold")
+        assert found["worker"] in {one["name"] for one in get(link, "/sight/overview")["workers"]}
+        assert "hold-1" in observed(link, "running")
+        assert "has run for" in observed(link, "workers")
+        path.touch()
+        assert held.result(SOON) == 1
+        until(lambda: get(link, "/sight/overview")["running"] == [], "nothing runs")
+        assert "no task" in observed(link, "running")
+
+
+def end_of_process():
+    os._exit(1)
+
+
+def test_failures_are_told_once_with_their_number():
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        treadle.LocalCluster(1, threads_per_worker=1, processes=True) as cluster,
+        treadle.Client(cluster) as client,
+    ):
+        link = client.dashboard_link
+        bad = [client.submit(divide, 0, key=f"divide-{number}") for number in range(3)]
+        assert all(one.exception(SOON) is not None for one in bad)
+
+        def errors():
+            return get(link, "/sight/overview")["errors"]
+
+        (found,) = until(lambda: [one for one in errors() if one["count"] == 3], "three raised")
+        assert found["raised"]
+        assert "3 × divide-" in observed(link, "errors")
+        killer = client.submit(end_of_process, key="killer-1")
+        readers = client.map(inc, [killer] * 3, pure=False)
+        assert all(one.exception(SOON) is not None for one in readers)
+        (found,) = until(lambda: [one for one in errors() if not one["raised"]], "it is given up")
+        assert found["key"] == "killer-1"
+        assert "KilledWorker" in found["text"]
+        assert found["count"] == 1
+
+
+def spin(path):
+    """Run Python until there is a file."""
+    deadline = time.monotonic() + 10 * SOON
+    while not Path(path).exists() and time.monotonic() < deadline:
+        sum(range(1000))
+    return 1
+
+
+def says(text):
+    logging.getLogger("distributed.worker").warning("%s", text)
+    return 1
+
+
+def places(flame):
+    """The places of a profile, by the end of their names: what called them, and seconds."""
+    names = flame["names"]
+    nodes = [(parent, names[name], seconds) for parent, name, seconds in flame["nodes"]]
+    return {name.partition(" ")[0]: (parent, seconds) for parent, name, seconds in nodes}
+
+
+def test_where_tasks_spend_their_time_is_always_known(tmp_path):
+    path, history = tmp_path / "go", tmp_path / "history"
+    with two(False, history=history) as (client, link):
+        spinning = client.submit(spin, str(path), key="spin-1")
+        flame = until(
+            lambda: (f := get(link, "/sight/profile", "group=spin"))["nodes"] and f, "it is seen"
+        )
+        found = places(flame)
+        assert {"spin"} <= set(found)
+        assert found["spin"][1] > 0
+        # The group is the root, and what it ran is called from there.
+        assert flame["nodes"][0][0] == -1
+        assert all(parent < place for place, (parent, *_) in enumerate(flame["nodes"]))
+        assert "test_sight_tasks.py" in observed(link, "profile", "spin")
+        assert get(link, "/sight/profile", "group=nobody")["nodes"] == []
+        whole = get(link, "/sight/profile")
+        assert whole["nodes"][0][2] >= found["spin"][1]
+        assert get(link, "/sight/profile", f"from={2**62}&to={2**63 - 1}")["nodes"] == []
+        now = get(link, "/sight/overview")["now"]
+        recent = get(link, "/sight/profile", f"group=spin&from=0&to={now}")
+        assert recent["nodes"]
+        path.touch()
+        assert spinning.result(SOON) == 1
+    shown = _core.History(history)
+    try:
+        assert places(get(shown.http, "/sight/profile", "group=spin"))["spin"][1] > 0
+    finally:
+        shown.close()
+
+
+class Thing:
+    """Something that can be referred to weakly."""
+
+
+def test_looking_at_threads_keeps_nothing_alive():
+    told, over = [], threading.Event()
+    things = []
+
+    def run():
+        thing = Thing()
+        things.append(weakref.ref(thing))
+        over.wait(10 * SOON)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    profiler = Profiler(lambda: {thread.ident: "run-1"})
+    gc.collect()
+    gc.disable()
+    try:
+        profiler.begin(lambda *found: told.append(found))
+        ((_, places), *_) = until(lambda: told)
+        assert places[0][:2] == (-1, "run")
+        assert any(name.startswith("test_looking_at") for _, name, _ in places)
+        over.set()
+        thread.join()
+        until(lambda: things[0]() is None, "its local is gone")
+    finally:
+        gc.enable()
+        over.set()
+        profiler.close()
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_lines_of_logs_are_found(tmp_path, processes):
+    history = tmp_path / "history"
+    html = "<img src=x>\x1b[2J needle"
+    with two(processes, history=history) as (client, link):
+        assert client.submit(says, html, key="says-1").result(SOON) == 1
+
+        def found(query):
+            return get(link, "/sight/logs", query)["lines"]
+
+        line = until(lambda: found("find=NEEDLE"), "the line has come")[0]
+        assert html in line["text"]
+        assert line["level"] == "WARNING"
+        workers = {one["name"]: one["id"] for one in get(link, "/sight/overview")["workers"]}
+        assert line["worker_id"] == workers[line["worker"]]
+        assert 0 < line["time"] <= get(link, "/sight/overview")["now"]
+        assert found("find=needle&level=error") == []
+        assert found(f"find=needle&worker={line['worker_id']}")
+        if processes:
+            # In one process, all have the same log.
+            (other,) = set(workers.values()) - {line["worker_id"]}
+            assert found(f"find=needle&worker={other}") == []
+        text = observed(link, "logs", "needle")
+        assert "needle" in text
+        assert "\x1b" not in text
+    shown = _core.History(history)
+    try:
+        assert get(shown.http, "/sight/logs", "find=needle")["lines"]
+    finally:
+        shown.close()
+
+
+def test_the_scheduler_has_lines_too(start, join):
+    scheduler = start("scheduler", "--port", "0")
+    worker = start("worker", scheduler.address, "--name", "one")
+    join(scheduler).wait_for_workers(1)
+    kill(worker.pid)
+    lines = until(lambda: get(scheduler.link, "/sight/logs", "find=is+lost")["lines"])
+    assert lines[0]["worker"] == "scheduler"
+    assert "worker one" in lines[0]["text"]

@@ -1,4 +1,4 @@
-//! The methods of `io.treadle.spark.Native`, whose documentation says what each does.
+//! The methods of `io.treadle.spark.service.Native`, whose documentation says what each does.
 
 // Each is called by the JVM with the arguments that the Java class declares.
 #![allow(clippy::too_many_arguments)]
@@ -98,7 +98,7 @@ fn options(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_connect<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_connect<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     address: JString<'local>,
@@ -121,7 +121,7 @@ extern "system" fn Java_io_treadle_spark_Native_connect<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_master<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_master<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     service: jlong,
@@ -131,7 +131,7 @@ extern "system" fn Java_io_treadle_spark_Native_master<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_application<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_application<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     service: jlong,
@@ -141,7 +141,7 @@ extern "system" fn Java_io_treadle_spark_Native_application<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_servers<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_servers<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     service: jlong,
@@ -159,7 +159,7 @@ extern "system" fn Java_io_treadle_spark_Native_servers<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_over<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_over<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     service: jlong,
@@ -169,7 +169,7 @@ extern "system" fn Java_io_treadle_spark_Native_over<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_close<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_close<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     service: jlong,
@@ -184,7 +184,7 @@ extern "system" fn Java_io_treadle_spark_Native_close<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_register<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_register<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     service: jlong,
@@ -214,7 +214,7 @@ extern "system" fn Java_io_treadle_spark_Native_register<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_attach<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_attach<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     service: jlong,
@@ -232,7 +232,7 @@ extern "system" fn Java_io_treadle_spark_Native_attach<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_number<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_number<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     shuffle: jlong,
@@ -242,7 +242,7 @@ extern "system" fn Java_io_treadle_spark_Native_number<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_copies<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_copies<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     shuffle: jlong,
@@ -252,7 +252,7 @@ extern "system" fn Java_io_treadle_spark_Native_copies<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_detach<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_detach<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     shuffle: jlong,
@@ -265,7 +265,7 @@ extern "system" fn Java_io_treadle_spark_Native_detach<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_finish<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_finish<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     shuffle: jlong,
@@ -282,7 +282,7 @@ extern "system" fn Java_io_treadle_spark_Native_finish<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_arena<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_arena<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
 ) -> jlong {
@@ -291,7 +291,7 @@ extern "system" fn Java_io_treadle_spark_Native_arena<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_grow<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_grow<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     arena: jlong,
@@ -309,7 +309,7 @@ extern "system" fn Java_io_treadle_spark_Native_grow<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_spill<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_spill<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     arena: jlong,
@@ -325,7 +325,7 @@ extern "system" fn Java_io_treadle_spark_Native_spill<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_free<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_free<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     arena: jlong,
@@ -338,7 +338,7 @@ extern "system" fn Java_io_treadle_spark_Native_free<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_push<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_push<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     shuffle: jlong,
@@ -380,7 +380,7 @@ extern "system" fn Java_io_treadle_spark_Native_push<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_commit<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_commit<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     shuffle: jlong,
@@ -403,7 +403,7 @@ extern "system" fn Java_io_treadle_spark_Native_commit<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_lost<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_lost<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     shuffle: jlong,
@@ -420,7 +420,7 @@ extern "system" fn Java_io_treadle_spark_Native_lost<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_restarted<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_restarted<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     shuffle: jlong,
@@ -438,7 +438,7 @@ extern "system" fn Java_io_treadle_spark_Native_restarted<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_read<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_read<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     shuffle: jlong,
@@ -467,7 +467,7 @@ extern "system" fn Java_io_treadle_spark_Native_read<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_pieces<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_pieces<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     rows: jlong,
@@ -485,7 +485,7 @@ extern "system" fn Java_io_treadle_spark_Native_pieces<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_release<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_release<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     rows: jlong,

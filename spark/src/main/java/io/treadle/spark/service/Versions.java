@@ -1,4 +1,4 @@
-package io.treadle.spark;
+package io.treadle.spark.service;
 
 import java.lang.invoke.MethodHandle;
 import java.lang.invoke.MethodHandles;

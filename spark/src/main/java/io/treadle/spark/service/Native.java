@@ -1,4 +1,4 @@
-package io.treadle.spark;
+package io.treadle.spark.service;
 
 /**
  * The client of the shuffle service in Rust ({@code crates/shuffle/jvm}).

@@ -159,6 +159,40 @@ extern "system" fn Java_io_treadle_spark_service_Native_servers<'local>(
 }
 
 #[unsafe(no_mangle)]
+extern "system" fn Java_io_treadle_spark_service_Native_records<'local>(
+    mut env: EnvUnowned<'local>,
+    _class: JClass<'local>,
+    service: jlong,
+    millis: jlong,
+    interrupt: JObject<'local>,
+) -> JString<'local> {
+    env.with_env(|env| {
+        let service = SERVICES.get(service)?;
+        let records = waiting(env, millis, &interrupt, |wait| Ok(service.records(wait)?))?;
+        Ok(JString::from_str(env, records)?)
+    })
+    .resolve::<Throws>()
+}
+
+#[unsafe(no_mangle)]
+extern "system" fn Java_io_treadle_spark_service_Native_writtenBy<'local>(
+    mut env: EnvUnowned<'local>,
+    _class: JClass<'local>,
+    service: jlong,
+    shuffle: jlong,
+    stages: JString<'local>,
+) {
+    env.with_env(|env| {
+        let stages = text(env, &stages)?.unwrap_or_default();
+        SERVICES
+            .get(service)?
+            .written_by(shuffle.cast_unsigned(), &stages);
+        Ok(())
+    })
+    .resolve::<Throws>();
+}
+
+#[unsafe(no_mangle)]
 extern "system" fn Java_io_treadle_spark_service_Native_over<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,

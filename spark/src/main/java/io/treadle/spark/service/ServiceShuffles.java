@@ -8,6 +8,8 @@ import java.io.IOException;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.spark.ShuffleDependency;
 import org.apache.spark.SparkConf;
+import org.apache.spark.SparkContext;
+import org.apache.spark.SparkContext$;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext;
 import org.apache.spark.shuffle.ShuffleReadMetricsReporter;
@@ -16,6 +18,7 @@ import org.apache.spark.shuffle.ShuffleWriteMetricsReporter;
 import org.apache.spark.shuffle.ShuffleWriter;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
+import scala.Option;
 
 /** Shuffles at the service. It is loaded by its name: {@link ShuffleImplementation#CLASS}. */
 public final class ServiceShuffles implements ShuffleImplementation {
@@ -30,6 +33,8 @@ public final class ServiceShuffles implements ShuffleImplementation {
   /** In the driver: the numbers in the service. In executors: those that were used here. */
   private final ConcurrentHashMap<Integer, Long> numbers = new ConcurrentHashMap<>();
 
+  private final ServicePage page;
+  private boolean isShown;
   private Driver driver;
   private Connection connection;
   private DriverLink link;
@@ -40,6 +45,7 @@ public final class ServiceShuffles implements ShuffleImplementation {
   public ServiceShuffles(SparkConf conf, boolean isDriver) {
     this.conf = conf;
     settings = new Settings(conf);
+    page = new ServicePage(conf);
   }
 
   @Override
@@ -63,6 +69,10 @@ public final class ServiceShuffles implements ShuffleImplementation {
     }
     if (settings.hasOldFetchProtocol()) {
       return "spark.shuffle.useOldFetchProtocol names no runs of maps";
+    }
+    String failed = Attempts.refusal(conf);
+    if (failed != null) {
+      return failed;
     }
     try {
       Native.load();
@@ -99,6 +109,7 @@ public final class ServiceShuffles implements ShuffleImplementation {
       // There is nothing to write.
       return null;
     }
+    showPage();
     String why;
     int partitions = dependency.partitioner().numPartitions();
     if (maps > MOST || partitions > MOST) {
@@ -115,7 +126,24 @@ public final class ServiceShuffles implements ShuffleImplementation {
         shuffleId,
         why);
     Reliability.lost();
+    page.fellBack(shuffleId, why);
     return null;
+  }
+
+  /** Spark has its UI when it has shuffles. What goes wrong with a page fails no job. */
+  private synchronized void showPage() {
+    if (isShown) {
+      return;
+    }
+    isShown = true;
+    Option<SparkContext> context = SparkContext$.MODULE$.getActive();
+    if (context.isDefined() && context.get().ui().isDefined()) {
+      try {
+        ServiceTab.attach(context.get().ui().get(), page::html);
+      } catch (RuntimeException | LinkageError error) {
+        LOG.warn("Spark's UI has no tab of Treadle: {}", error.toString());
+      }
+    }
   }
 
   private byte[] register(
@@ -145,7 +173,13 @@ public final class ServiceShuffles implements ShuffleImplementation {
       }
     }
     if (driver.listen(SparkEnv.get().rpcEnv())) {
-      Labels.begin(conf, driver.master(), numbers::containsKey);
+      Labels.begin(conf, driver);
+      Attempts attempts = Attempts.of(conf);
+      Option<SparkContext> context = SparkContext$.MODULE$.getActive();
+      if (attempts != null && context.isDefined()) {
+        context.get().addSparkListener(attempts);
+      }
+      page.began(driver);
     }
     return driver;
   }

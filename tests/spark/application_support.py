@@ -49,6 +49,7 @@ class Application:
         settings: dict[str, str],
         master: str = LOCAL_CLUSTER,
         stock: bool = False,
+        environment: dict[str, str] | None = None,
     ) -> None:
         self.events = directory / "events"
         self.events.mkdir(parents=True)
@@ -67,7 +68,12 @@ class Application:
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 [PYTHON, str(HERE / "program.py"), json.dumps(given)],
-                env={**os.environ, "PYSPARK_PYTHON": PYTHON, "SPARK_LOCAL_IP": "127.0.0.1"},
+                env={
+                    **os.environ,
+                    "PYSPARK_PYTHON": PYTHON,
+                    "SPARK_LOCAL_IP": "127.0.0.1",
+                    **(environment or {}),
+                },
                 cwd=directory,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -51,11 +51,9 @@ class Place:
 
     def application(self, settings: dict[str, str] | None = None, **options: Any) -> Application:
         directory = self.directory / f"application-{len(self.applications)}"
-        given = {
-            "spark.treadle.servers": self.servers.master.address,
-            "spark.treadle.secretFile": str(self.secret),
-            **(settings or {}),
-        }
+        given = {"spark.treadle.secretFile": str(self.secret), **(settings or {})}
+        if "spark.treadle.servers" not in given:
+            given["spark.treadle.servers"] = self.servers.master.address
         self.applications.append(Application(directory, given, **options))
         return self.applications[-1]
 

@@ -134,6 +134,13 @@ def reduced(spark):
 
 
 @job
+def failing(spark):
+    """A job whose own code fails, as its rows are written."""
+    rdd = spark.sparkContext.parallelize(range(10), 2).map(lambda one: (one, 1 // (one - 5)))
+    return rdd.partitionBy(3).count()
+
+
+@job
 def ordered(spark):
     rdd = spark.sparkContext.parallelize([(one * 7919) % 10_007 for one in range(5_000)], 5)
     found = rdd.map(lambda one: (one, str(one))).sortByKey(numPartitions=4).collect()

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,98 @@ def test_a_shuffle_is_found_by_what_spark_calls_it(
 
     # What Spark's page Environment shows.
     shown = dict(asked("environment")["sparkProperties"])
-    names = [record["name"] for record in shared_place.records(shown["spark.treadle.master"])]
     (execution,) = [one["id"] for one in asked("sql") if one["description"] == "daily sums"]
-    (own,) = [name for name in names if name.endswith(f" SQL {execution} daily sums")]
-    assert own.startswith("tests/")
+
+    def record() -> dict[str, Any]:
+        records = shared_place.records(shown["spark.treadle.master"])
+        name = f" SQL {execution} daily sums"
+        (own,) = [record for record in records if record["name"].endswith(name)]
+        return own
+
+    assert record()["name"].startswith("tests/")
+    # Spark tells its listeners of stages some time after they have begun.
+    until(lambda: record()["stages"], lambda: str(record()), LONG)
+    (job,) = [
+        one
+        for one in asked("jobs")
+        if one["description"] == "daily sums"
+        and one["numCompletedStages"] == 1
+        and not one["numSkippedStages"]
+    ]
+    assert record()["stages"] in map(str, job["stageIds"])
+
+
+class Rows(HTMLParser):
+    """The texts of the cells of a table with an id."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.inside = self.in_cell = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.inside |= ("id", "treadle-shuffles") in attributes
+        if self.inside and tag == "tr":
+            self.rows.append([])
+        if self.inside and tag in ("td", "th"):
+            self.in_cell = True
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside &= tag != "table"
+        self.in_cell &= tag not in ("td", "th")
+
+    def handle_data(self, text: str) -> None:
+        if self.in_cell:
+            self.rows[-1][-1] += text
+
+
+def page(application: Application, interface: str, name: str) -> str:
+    base = interface.partition("/api/")[0]
+    with urllib.request.urlopen(f"{base}/{name}/", timeout=LONG) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+def test_a_tab_of_spark_shows_the_shuffles(shared_place: Place, application: Application) -> None:
+    told = "sums <script>alert(1)</script> & 'more'\""
+    interface = application.run("described", told)
+    master = application.run("setting", "spark.treadle.master")
+    assert 'href="/treadle' in page(application, interface, "jobs")
+
+    def record() -> dict[str, Any]:
+        return shared_place.records(master)[-1]
+
+    until(lambda: record()["stages"], lambda: str(record()), LONG)
+    shown = page(application, interface, "treadle")
+    assert "<script>alert" not in shown
+    assert f"treadle shuffle list --service {master}" in shown
+    headings, row, *_ = Rows(shown).rows
+    cells = dict(zip(headings, row, strict=True))
+    own = record()
+    assert cells["Shuffle"] == own["name"]
+    assert cells["Shuffle"].endswith(told)
+    assert cells["Stages"] == own["stages"]
+    assert cells["Maps"] == str(own["inputs"])
+    assert cells["Partitions"] == str(own["partitions"])
+    assert cells["Rows"] == f"{own['rows']:,}"
+    assert cells["Size"].endswith(("B", "KiB"))
+    assert float(cells["Skew"]) >= 1
+    assert sorted(cells["Servers"].split(", ")) == ["a", "b"]
+    assert "0 shuffles in files of executors" in shown
+
+
+def test_the_tab_says_why_a_shuffle_is_not_at_the_service(shared_place: Place) -> None:
+    nowhere = {"spark.treadle.servers": "127.0.0.1:1", "spark.treadle.connectTimeout": "1s"}
+    settings = {**SETTINGS, **nowhere, "spark.treadle.decision": "a b"}
+    settings["spark.treadle.coordinator"] = "http://127.0.0.1:1/"
+    application = shared_place.application(settings, master="local[2]")
+    shown = page(application, application.run("described", "daily sums"), "treadle")
+    assert "0 shuffles in files" not in shown
+    assert "127.0.0.1:1" in shown
+    assert "No shuffle is at the service yet" in shown
+    assert 'href="http://127.0.0.1:1/jobs/a%20b"' in shown
 
 
 def free_port() -> int:

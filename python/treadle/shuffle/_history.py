@@ -121,6 +121,8 @@ class ShuffleRecord:
     """The address of the shuffle service that has its rows; ``None``: they are at workers."""
     cluster: str | None = field(default=None)
     """The id of the scheduler's cluster, in a journal."""
+    stages: str | None = field(default=None)
+    """The numbers of the stages of a Spark application that write it."""
 
     @staticmethod
     def joined(told: Mapping[str, Any], there: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -246,6 +248,8 @@ class ShuffleRecord:
         ]
         if self.service is not None:
             lines.append(("service", self.service))
+        if self.stages is not None:
+            lines.append(("stages", self.stages))
         if self.failure:
             lines.append(("failure", self.failure))
         lines += [("trouble", str(trouble["what"])) for trouble in self.troubles]

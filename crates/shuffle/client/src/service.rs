@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use treadle_net::{Address, Wait};
-use treadle_shuffle::Generation;
+use treadle_shuffle::{Generation, ShuffleId};
 use treadle_shuffle_registry::Location;
 use treadle_shuffle_service::{About, MasterOptions, Member, ServiceError, ShuffleMaster};
 use treadle_types::Runs;
@@ -215,6 +215,24 @@ impl Service {
         let at = At::Service("asking the shuffle master".into());
         let state = self.0.member.state(&mut || wait.check().is_err());
         state.map_err(|error| Error::of_service(error, &at, stopped(wait, &at)))
+    }
+
+    /// Records of the shuffles of this application's master, those that run and the latest that have ended, as JSON: a list
+    /// of what `treadle shuffle show --json` shows.
+    ///
+    /// # Errors
+    /// [`Error::Gone`], [`Error::TimedOut`].
+    pub fn records(&self, wait: &mut Wait<'_>) -> Result<String, Error> {
+        let at = At::Service("asking the shuffle master".into());
+        let records = self.0.member.records(&mut || wait.check().is_err());
+        records.map_err(|error| Error::of_service(error, &at, stopped(wait, &at)))
+    }
+
+    /// Says in the record of a shuffle which stages of the application write it. `false`: the master is not in this process,
+    /// the shuffle has ended, or the text has more than 1,024 bytes.
+    pub fn written_by(&self, shuffle: u64, stages: &str) -> bool {
+        let own = self.0.own.as_ref();
+        own.is_some_and(|own| own.written_by(ShuffleId(shuffle), stages))
     }
 
     /// Where the master of this application is. Its other processes may connect there, with

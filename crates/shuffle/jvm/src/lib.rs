@@ -1,4 +1,4 @@
-//! The client of the shuffle service for a JVM: bindings of `io.treadle.spark.Native`, which decide nothing.
+//! The client of the shuffle service for a JVM: bindings of `io.treadle.spark.service.Native`, which decide nothing.
 //!
 //! | module | concept |
 //! | --- | --- |

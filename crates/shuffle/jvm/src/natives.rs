@@ -1,4 +1,4 @@
-//! The methods of `io.treadle.spark.Native`, whose documentation says what each does.
+//! The methods of `io.treadle.spark.service.Native`, whose documentation says what each does.
 
 // Each is called by the JVM with the arguments that the Java class declares.
 #![allow(clippy::too_many_arguments)]
@@ -98,7 +98,7 @@ fn options(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_connect<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_connect<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     address: JString<'local>,
@@ -121,7 +121,7 @@ extern "system" fn Java_io_treadle_spark_Native_connect<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_master<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_master<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     service: jlong,
@@ -131,7 +131,7 @@ extern "system" fn Java_io_treadle_spark_Native_master<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_application<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_application<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     service: jlong,
@@ -141,7 +141,7 @@ extern "system" fn Java_io_treadle_spark_Native_application<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_servers<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_servers<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     service: jlong,
@@ -159,7 +159,41 @@ extern "system" fn Java_io_treadle_spark_Native_servers<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_over<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_records<'local>(
+    mut env: EnvUnowned<'local>,
+    _class: JClass<'local>,
+    service: jlong,
+    millis: jlong,
+    interrupt: JObject<'local>,
+) -> JString<'local> {
+    env.with_env(|env| {
+        let service = SERVICES.get(service)?;
+        let records = waiting(env, millis, &interrupt, |wait| Ok(service.records(wait)?))?;
+        Ok(JString::from_str(env, records)?)
+    })
+    .resolve::<Throws>()
+}
+
+#[unsafe(no_mangle)]
+extern "system" fn Java_io_treadle_spark_service_Native_writtenBy<'local>(
+    mut env: EnvUnowned<'local>,
+    _class: JClass<'local>,
+    service: jlong,
+    shuffle: jlong,
+    stages: JString<'local>,
+) {
+    env.with_env(|env| {
+        let stages = text(env, &stages)?.unwrap_or_default();
+        SERVICES
+            .get(service)?
+            .written_by(shuffle.cast_unsigned(), &stages);
+        Ok(())
+    })
+    .resolve::<Throws>();
+}
+
+#[unsafe(no_mangle)]
+extern "system" fn Java_io_treadle_spark_service_Native_over<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     service: jlong,
@@ -169,7 +203,7 @@ extern "system" fn Java_io_treadle_spark_Native_over<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_close<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_close<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     service: jlong,
@@ -184,7 +218,7 @@ extern "system" fn Java_io_treadle_spark_Native_close<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_register<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_register<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     service: jlong,
@@ -214,7 +248,7 @@ extern "system" fn Java_io_treadle_spark_Native_register<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_attach<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_attach<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     service: jlong,
@@ -232,7 +266,7 @@ extern "system" fn Java_io_treadle_spark_Native_attach<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_number<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_number<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     shuffle: jlong,
@@ -242,7 +276,7 @@ extern "system" fn Java_io_treadle_spark_Native_number<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_copies<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_copies<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     shuffle: jlong,
@@ -252,7 +286,7 @@ extern "system" fn Java_io_treadle_spark_Native_copies<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_detach<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_detach<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     shuffle: jlong,
@@ -265,7 +299,7 @@ extern "system" fn Java_io_treadle_spark_Native_detach<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_finish<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_finish<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     shuffle: jlong,
@@ -282,7 +316,7 @@ extern "system" fn Java_io_treadle_spark_Native_finish<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_arena<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_arena<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
 ) -> jlong {
@@ -291,7 +325,7 @@ extern "system" fn Java_io_treadle_spark_Native_arena<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_grow<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_grow<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     arena: jlong,
@@ -309,7 +343,7 @@ extern "system" fn Java_io_treadle_spark_Native_grow<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_spill<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_spill<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     arena: jlong,
@@ -325,7 +359,7 @@ extern "system" fn Java_io_treadle_spark_Native_spill<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_free<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_free<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     arena: jlong,
@@ -338,7 +372,7 @@ extern "system" fn Java_io_treadle_spark_Native_free<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_push<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_push<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     shuffle: jlong,
@@ -380,7 +414,7 @@ extern "system" fn Java_io_treadle_spark_Native_push<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_commit<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_commit<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     shuffle: jlong,
@@ -403,7 +437,7 @@ extern "system" fn Java_io_treadle_spark_Native_commit<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_lost<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_lost<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     shuffle: jlong,
@@ -420,7 +454,7 @@ extern "system" fn Java_io_treadle_spark_Native_lost<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_restarted<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_restarted<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     shuffle: jlong,
@@ -438,7 +472,7 @@ extern "system" fn Java_io_treadle_spark_Native_restarted<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_read<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_read<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     shuffle: jlong,
@@ -467,7 +501,7 @@ extern "system" fn Java_io_treadle_spark_Native_read<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_pieces<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_pieces<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     rows: jlong,
@@ -485,7 +519,7 @@ extern "system" fn Java_io_treadle_spark_Native_pieces<'local>(
 }
 
 #[unsafe(no_mangle)]
-extern "system" fn Java_io_treadle_spark_Native_release<'local>(
+extern "system" fn Java_io_treadle_spark_service_Native_release<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,
     rows: jlong,

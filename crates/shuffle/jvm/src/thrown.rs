@@ -39,24 +39,32 @@ impl Thrown {
         let Self::Client(error) = self else {
             return match self {
                 Self::Closed(_) => jni_str!("java/lang/IllegalStateException"),
-                Self::Gone(_) => jni_str!("io/treadle/spark/ServiceException$Gone"),
+                Self::Gone(_) => jni_str!("io/treadle/spark/service/ServiceException$Gone"),
                 Self::Argument(_) => jni_str!("java/lang/IllegalArgumentException"),
                 Self::Io { .. } => jni_str!("java/io/IOException"),
                 _ => jni_str!("java/lang/RuntimeException"),
             };
         };
         match error {
-            Error::RowsLost { .. } => jni_str!("io/treadle/spark/ServiceException$RowsLost"),
+            Error::RowsLost { .. } => {
+                jni_str!("io/treadle/spark/service/ServiceException$RowsLost")
+            }
             Error::Superseded { .. } | Error::NotCommitted { .. } => {
-                jni_str!("io/treadle/spark/ServiceException$Superseded")
+                jni_str!("io/treadle/spark/service/ServiceException$Superseded")
             }
-            Error::LateAttempt { .. } => jni_str!("io/treadle/spark/ServiceException$LateAttempt"),
-            Error::Interrupted { .. } => jni_str!("io/treadle/spark/ServiceException$Interrupted"),
-            Error::TimedOut { .. } => jni_str!("io/treadle/spark/ServiceException$TimedOut"),
+            Error::LateAttempt { .. } => {
+                jni_str!("io/treadle/spark/service/ServiceException$LateAttempt")
+            }
+            Error::Interrupted { .. } => {
+                jni_str!("io/treadle/spark/service/ServiceException$Interrupted")
+            }
+            Error::TimedOut { .. } => {
+                jni_str!("io/treadle/spark/service/ServiceException$TimedOut")
+            }
             Error::Gone { .. } | Error::Unreachable { .. } => {
-                jni_str!("io/treadle/spark/ServiceException$Gone")
+                jni_str!("io/treadle/spark/service/ServiceException$Gone")
             }
-            _ => jni_str!("io/treadle/spark/ServiceException"),
+            _ => jni_str!("io/treadle/spark/service/ServiceException"),
         }
     }
 }
@@ -96,8 +104,15 @@ impl<T: Default> ErrorPolicy<T, Thrown> for Throws {
 }
 
 fn throw(env: &mut Env<'_>, class: &'static JNIStr, text: &str) {
-    if !env.exception_check() {
-        // It always says that an exception is pending, or that there is no such class, which then is the exception.
+    if env.exception_check() {
+        return;
+    }
+    // By its name, the loader of the thread would be asked first, which may have the class of another version. This asks that
+    // of the native method.
+    let error = jni_str!("java/lang/Error");
+    let found = env.find_class(class).or_else(|_| env.find_class(error));
+    if let Ok(class) = found {
+        // It always says that an exception is pending.
         let _ = env.throw_new(class, JNIString::new(text));
     }
 }

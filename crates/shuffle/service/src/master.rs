@@ -22,7 +22,7 @@ use treadle_net::{Address, ClusterId, Offer, Options, Wait};
 use treadle_reactor::awake;
 use treadle_reactor::thread::{self, lock};
 use treadle_security::secret::random;
-use treadle_shuffle::{ApplicationId, Tenant};
+use treadle_shuffle::{ApplicationId, ShuffleId, Tenant};
 use treadle_shuffle_registry::Location;
 
 use crate::master::links::Links;
@@ -243,6 +243,13 @@ impl ShuffleMaster {
     pub fn state(&self) -> String {
         let registry = self.0.registry();
         lock(&self.0.state).json(registry)
+    }
+
+    /// Says in records which stages of its application write a shuffle, in at most 1,024 bytes. `false`: it is none of this
+    /// master, has ended, or the text is longer.
+    pub fn written_by(&self, shuffle: ShuffleId, stages: &str) -> bool {
+        let is_short = stages.len() <= crate::wire::LONGEST_NAME;
+        is_short && lock(&self.0.state).records.written_by(shuffle, stages)
     }
 
     /// Records of the shuffles that have ended since this was last called, as JSON, for a journal.

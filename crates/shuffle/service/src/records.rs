@@ -34,6 +34,8 @@ struct About {
     name: String,
     client: String,
     application: u64,
+    /// Which stages of its application write it; empty: nobody has said so.
+    stages: String,
     /// The servers that held it.
     servers: BTreeMap<WorkerId, String>,
     /// Why it was ended, if not by its program.
@@ -62,10 +64,17 @@ impl Records {
             name: name.into(),
             client: client.into(),
             application: spec.tenant.application.0,
+            stages: String::new(),
             servers: BTreeMap::new(),
             failure: None,
         };
         self.about.insert(shuffle, about);
+    }
+
+    /// Which stages of its application write a shuffle. `false`: it has ended.
+    pub(crate) fn written_by(&mut self, shuffle: ShuffleId, stages: &str) -> bool {
+        let about = self.about.get_mut(&shuffle);
+        about.map(|about| about.stages = stages.into()).is_some()
     }
 
     /// A shuffle is to be ended for another reason than that its program says so.
@@ -195,6 +204,9 @@ impl Records {
             // As in the state: a cluster finds its own.
             let application = format!("{:016x}", about.application);
             entries.insert("application".into(), json!(application));
+            if !about.stages.is_empty() {
+                entries.insert("stages".into(), json!(about.stages));
+            }
         }
         told
     }

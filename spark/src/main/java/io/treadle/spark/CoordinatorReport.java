@@ -10,7 +10,6 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Paths;
 import java.util.Locale;
-import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.spark.SparkConf;
 import org.apache.spark.executor.TaskMetrics;
 import org.apache.spark.scheduler.SparkListener;
@@ -37,7 +36,6 @@ public final class CoordinatorReport extends SparkListener {
   private static final String LISTENERS = "spark.extraListeners";
   private static final int MILLIS = 2000;
   private static final int LONGEST_ERROR = 2000;
-  private static final AtomicInteger FALLBACKS = new AtomicInteger();
 
   private final SparkConf conf;
   private long began = System.currentTimeMillis();
@@ -56,7 +54,6 @@ public final class CoordinatorReport extends SparkListener {
 
   /** Has Spark make one, if there are a coordinator and a decision. In the driver, before Spark starts its listeners. */
   static void enable(SparkConf conf) {
-    FALLBACKS.set(0);
     if (!conf.contains(COORDINATOR) || !conf.contains(DECISION)) {
       return;
     }
@@ -65,11 +62,6 @@ public final class CoordinatorReport extends SparkListener {
     if (!others.contains(own)) {
       conf.set(LISTENERS, others.isEmpty() ? own : others + "," + own);
     }
-  }
-
-  /** A shuffle is in files of executors. */
-  static void fellBack() {
-    FALLBACKS.incrementAndGet();
   }
 
   @Override
@@ -161,7 +153,7 @@ public final class CoordinatorReport extends SparkListener {
         stages,
         blockedMillis / 1e3,
         retries,
-        FALLBACKS.get());
+        Reliability.fallbacks());
   }
 
   /** As a text of JSON, in ASCII: halves of characters and signs of control are escaped, too. */

@@ -1,21 +1,28 @@
 package io.treadle.spark;
 
+import java.util.concurrent.atomic.AtomicInteger;
+
 /** Whether all shuffles of the application in this JVM are at the service. Spark asks for the application as a whole. */
-final class Reliability {
-  private static volatile boolean isReliable = true;
+public final class Reliability {
+  private static final AtomicInteger FALLBACKS = new AtomicInteger();
 
   private Reliability() {}
 
   static void begin() {
-    isReliable = true;
+    FALLBACKS.set(0);
   }
 
   /** A shuffle is in files of executors. */
-  static void lost() {
-    isReliable = false;
+  public static void lost() {
+    FALLBACKS.incrementAndGet();
+  }
+
+  /** How many shuffles are. */
+  public static int fallbacks() {
+    return FALLBACKS.get();
   }
 
   static boolean holds() {
-    return isReliable;
+    return fallbacks() == 0;
   }
 }

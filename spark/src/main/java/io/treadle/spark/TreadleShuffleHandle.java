@@ -4,38 +4,28 @@ import org.apache.spark.ShuffleDependency;
 import org.apache.spark.shuffle.BaseShuffleHandle;
 import scala.Option;
 
-/** Marks a shuffle of the service, and says where it is. It travels with each task. */
-final class TreadleShuffleHandle<K, V, C> extends BaseShuffleHandle<K, V, C> {
-  private static final long serialVersionUID = 1L;
+/** Marks a shuffle of the service. It travels with each task. */
+public final class TreadleShuffleHandle<K, V, C> extends BaseShuffleHandle<K, V, C> {
+  private static final long serialVersionUID = 2L;
 
-  /** Where the master of the application is. */
-  final String master;
+  /** What the implementation in the driver says to those in executors. */
+  private final byte[] about;
 
-  /** The number of the application in the service, and that of the shuffle. */
-  final long application;
-
-  final long number;
-  final int maps;
-  final int partitions;
-
-  /** Whether each row is a record. Otherwise what a map has for a partition is a stream. */
-  final boolean hasRecords;
+  /** Which implementation that is; null: the one in the jar. */
+  final ImplementationSource implementation;
 
   TreadleShuffleHandle(
       int shuffleId,
       ShuffleDependency<K, V, C> dependency,
-      String master,
-      long application,
-      long number,
-      int maps,
-      boolean hasRecords) {
+      byte[] about,
+      ImplementationSource implementation) {
     super(shuffleId, dependency);
-    this.master = master;
-    this.application = application;
-    this.number = number;
-    this.maps = maps;
-    this.partitions = dependency.partitioner().numPartitions();
-    this.hasRecords = hasRecords;
+    this.about = about;
+    this.implementation = implementation;
+  }
+
+  public byte[] about() {
+    return about;
   }
 
   /** Releases of Spark after 4.3 ask each shuffle. */

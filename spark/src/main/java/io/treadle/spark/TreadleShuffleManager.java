@@ -1,7 +1,6 @@
 package io.treadle.spark;
 
-import java.io.IOException;
-import java.util.concurrent.ConcurrentHashMap;
+import io.treadle.spark.service.ServiceShuffles;
 import org.apache.spark.ShuffleDependency;
 import org.apache.spark.SparkConf;
 import org.apache.spark.SparkEnv;
@@ -12,163 +11,64 @@ import org.apache.spark.shuffle.ShuffleReader;
 import org.apache.spark.shuffle.ShuffleWriteMetricsReporter;
 import org.apache.spark.shuffle.ShuffleWriter;
 import org.apache.spark.shuffle.sort.SortShuffleManager;
-import org.slf4j.Logger;
-import org.slf4j.LoggerFactory;
 
 /**
  * Spark's shuffles on Treadle's shuffle service: {@code spark.shuffle.manager}.
  *
  * <p>It is a {@link SortShuffleManager}, since Spark copies each row for others, and since a shuffle that cannot be at the
- * service is written as without Treadle.
+ * service is written as without Treadle. The rest does a {@link ShuffleImplementation}, which the driver chooses.
  */
 public class TreadleShuffleManager extends SortShuffleManager {
-  private static final Logger LOG = LoggerFactory.getLogger(TreadleShuffleManager.class);
-
-  /** The most maps of a shuffle, and the most partitions. */
-  private static final int MOST = 1 << 20;
-
   private final SparkConf conf;
-  private final Settings settings;
-  private final boolean isDriver;
 
-  /** In the driver: the numbers in the service. In executors: those that were used here. */
-  private final ConcurrentHashMap<Integer, Long> numbers = new ConcurrentHashMap<>();
+  /** null: this executor has had no shuffle yet. */
+  private ShuffleImplementation implementation;
 
-  private Driver driver;
-  private Connection connection;
-  private DriverLink link;
-
-  /** Why no shuffle is at the service; null: nothing is in the way. */
-  private String refusal;
+  /** Where it is from; null: the jar. */
+  private ImplementationSource source;
 
   public TreadleShuffleManager(SparkConf conf, boolean isDriver) {
     super(conf);
     this.conf = conf;
-    this.isDriver = isDriver;
-    settings = new Settings(conf);
     if (isDriver) {
-      settings.check();
-      CoordinatorReport.enable(conf);
       Reliability.begin();
-      refusal = refused();
-      if (refusal == null) {
-        configure();
-      }
+      CoordinatorReport.enable(conf);
+      Implementations.Loaded loaded = Implementations.chosen(conf);
+      source = loaded == null ? null : loaded.source;
+      implementation = loaded == null ? new ServiceShuffles(conf, true) : loaded.implementation;
+      implementation.begin();
     }
   }
 
-  /** Why no shuffle can be at the service, as far as it is known now; null: nothing is in the way. */
-  private String refused() {
-    if (settings.servers() == null) {
-      return Settings.SERVERS + " is not set: it is the address of treadle shuffle-master";
+  /** The one that the driver has chosen. An executor loads it with its first shuffle. */
+  private synchronized ShuffleImplementation implementation(TreadleShuffleHandle<?, ?, ?> handle) {
+    if (implementation == null) {
+      source = handle.implementation;
+      implementation =
+          source == null
+              ? new ServiceShuffles(conf, false)
+              : Implementations.loaded(source, conf, SparkEnv.get().rpcEnv());
     }
-    if (settings.hasOldFetchProtocol()) {
-      return "spark.shuffle.useOldFetchProtocol names no runs of maps";
+    if (!ImplementationSource.areSame(source, handle.implementation)) {
+      throw new IllegalStateException(
+          "a shuffle of another implementation than " + source + ": " + handle.implementation);
     }
-    try {
-      Native.load();
-      if (settings.isDynamic()) {
-        // With what is set then, files of idle executors would be lost.
-        driver = Driver.connect(settings, name());
-      }
-    } catch (IOException | LinkageError error) {
-      return error.getMessage();
-    }
-    return null;
-  }
-
-  private String name() {
-    return conf.get("spark.app.name", "spark");
-  }
-
-  /** Sets what follows from the service, before Spark reads it. */
-  private void configure() {
-    set("spark.shuffle.sort.io.plugin.class", TreadleDataIO.class.getName(), "rows outlive executors");
-    set("spark.dynamicAllocation.shuffleTracking.enabled", "false", "idle executors may go");
-    set("spark.sql.adaptive.localShuffleReader.enabled", "false", "rows of a map are not side by side");
-    set("spark.shuffle.push.enabled", "false", "rows are merged at the servers");
-  }
-
-  private void set(String key, String value, String why) {
-    LOG.info("Treadle sets {}={}: {}", key, value, why);
-    conf.set(key, value);
+    return implementation;
   }
 
   @Override
   public <K, V, C> ShuffleHandle registerShuffle(
       int shuffleId, ShuffleDependency<K, V, C> dependency) {
-    int maps = dependency.rdd().getNumPartitions();
-    if (maps == 0) {
-      // There is nothing to write.
+    byte[] about = implementation.registerShuffle(shuffleId, dependency);
+    if (about == null) {
       return super.registerShuffle(shuffleId, dependency);
     }
-    String why = null;
-    int partitions = dependency.partitioner().numPartitions();
-    if (maps > MOST || partitions > MOST) {
-      why = maps + " maps and " + partitions + " partitions: there can be " + MOST + " of each";
-    } else {
-      try {
-        return register(shuffleId, dependency, maps, partitions);
-      } catch (IOException | LinkageError error) {
-        why = error.getMessage();
+    synchronized (this) {
+      if (source != null) {
+        source.serve(SparkEnv.get());
       }
     }
-    LOG.warn(
-        "Shuffle {} is in files of executors, as without Treadle, and losing an executor loses its rows: {}",
-        shuffleId,
-        why);
-    Reliability.lost();
-    CoordinatorReport.fellBack();
-    return super.registerShuffle(shuffleId, dependency);
-  }
-
-  private <K, V, C> ShuffleHandle register(
-      int shuffleId, ShuffleDependency<K, V, C> dependency, int maps, int partitions)
-      throws IOException {
-    Driver driver = driver();
-    boolean hasRecords =
-        dependency.serializer().supportsRelocationOfSerializedObjects() && !settings.encrypts();
-    String name = Labels.name(name(), shuffleId, dependency);
-    String codec = hasRecords ? settings.codec() : null;
-    long number = driver.register(shuffleId, name, maps, partitions, codec);
-    numbers.put(shuffleId, number);
-    return new TreadleShuffleHandle<>(
-        shuffleId, dependency, driver.master(), driver.application(), number, maps, hasRecords);
-  }
-
-  /** The driver's part, which starts with the first shuffle, or before. If it cannot, no later shuffle waits for it again. */
-  private synchronized Driver driver() throws IOException {
-    if (refusal != null) {
-      throw new IOException(refusal);
-    }
-    if (driver == null) {
-      try {
-        driver = Driver.connect(settings, name());
-      } catch (IOException | LinkageError error) {
-        refusal = error.getMessage();
-        throw error;
-      }
-    }
-    if (driver.listen(SparkEnv.get().rpcEnv())) {
-      Labels.begin(conf, driver.master(), numbers::containsKey);
-    }
-    return driver;
-  }
-
-  private synchronized Connection connection() {
-    if (connection == null) {
-      SparkEnv env = SparkEnv.get();
-      connection = new Connection(settings, name() + "-" + env.executorId(), driver);
-      if (driver != null) {
-        Driver own = driver;
-        link =
-            (message, interrupt) ->
-                Futures.await(own.answer(message), interrupt, "asking the driver");
-      } else {
-        link = new RemoteDriver(conf, env.rpcEnv(), settings.timeoutMillis());
-      }
-    }
-    return connection;
+    return new TreadleShuffleHandle<>(shuffleId, dependency, about, source);
   }
 
   @Override
@@ -179,16 +79,7 @@ public class TreadleShuffleManager extends SortShuffleManager {
       return super.getWriter(handle, mapId, context, metrics);
     }
     TreadleShuffleHandle<K, V, Object> own = (TreadleShuffleHandle<K, V, Object>) handle;
-    numbers.put(own.shuffleId(), own.number);
-    Connection connection = connection();
-    long most = settings.timeoutMillis();
-    try {
-      return own.hasRecords
-          ? new RecordWriter<>(own, mapId, context, connection, link, most, metrics)
-          : new StreamWriter<>(own, mapId, context, connection, link, most, metrics);
-    } catch (IOException error) {
-      throw new IllegalStateException(error);
-    }
+    return implementation(own).getWriter(own, mapId, context, metrics);
   }
 
   @Override
@@ -205,39 +96,30 @@ public class TreadleShuffleManager extends SortShuffleManager {
       return super.getReader(
           handle, firstMap, endMap, firstPartition, endPartition, context, metrics);
     }
-    TreadleShuffleHandle<K, ?, C> own = (TreadleShuffleHandle<K, ?, C>) handle;
-    numbers.put(own.shuffleId(), own.number);
-    Connection connection = connection();
-    PartitionReader reader =
-        new PartitionReader(
-            own, firstMap, endMap, context, connection, link, settings.timeoutMillis(), metrics);
-    return new TreadleShuffleReader<>(own, firstPartition, endPartition, context, reader, metrics);
+    TreadleShuffleHandle<K, Object, C> own = (TreadleShuffleHandle<K, Object, C>) handle;
+    return implementation(own)
+        .getReader(own, firstMap, endMap, firstPartition, endPartition, context, metrics);
   }
 
   @Override
   public boolean unregisterShuffle(int shuffleId) {
-    Long number = numbers.remove(shuffleId);
-    synchronized (this) {
-      if (number != null && connection != null) {
-        connection.unregister(number);
-      }
-    }
-    if (number != null && driver != null) {
-      driver.unregister(shuffleId);
+    ShuffleImplementation used = used();
+    if (used != null) {
+      used.unregisterShuffle(shuffleId);
     }
     return super.unregisterShuffle(shuffleId);
   }
 
   @Override
   public void stop() {
-    synchronized (this) {
-      if (connection != null) {
-        connection.close();
-      }
-      if (driver != null) {
-        driver.close();
-      }
+    ShuffleImplementation used = used();
+    if (used != null) {
+      used.stop();
     }
     super.stop();
+  }
+
+  private synchronized ShuffleImplementation used() {
+    return implementation;
   }
 }

@@ -1,4 +1,4 @@
-package io.treadle.spark;
+package io.treadle.spark.service;
 
 /**
  * The client of the shuffle service in Rust ({@code crates/shuffle/jvm}).
@@ -43,6 +43,13 @@ final class Native {
 
   /** How many servers the master knows. */
   static native int servers(long service, long millis, Interrupt interrupt) throws ServiceException;
+
+  /** Records of the application's shuffles, the latest last: a list of JSON, as {@code treadle shuffle list --json} has them. */
+  static native String records(long service, long millis, Interrupt interrupt)
+      throws ServiceException;
+
+  /** Says in the record of a shuffle, by its number in the service, which stages write it. */
+  static native void writtenBy(long service, long shuffle, String stages) throws ServiceException;
 
   /** Whether the connection has ended. */
   static native boolean over(long service) throws ServiceException;

@@ -1,4 +1,4 @@
-package io.treadle.spark;
+package io.treadle.spark.service;
 
 import java.io.IOException;
 import org.apache.spark.Partitioner;
@@ -18,7 +18,7 @@ final class RecordWriter<K, V, C> extends MapWriter<K, V, C> {
   private static final ClassTag<Object> OBJECT = ClassTag$.MODULE$.Object();
 
   RecordWriter(
-      TreadleShuffleHandle<K, V, C> handle,
+      ServiceShuffle<K, V, C> handle,
       long mapId,
       TaskContext context,
       Connection connection,

@@ -1,4 +1,4 @@
-package io.treadle.spark;
+package io.treadle.spark.service;
 
 import org.apache.spark.Partitioner;
 import scala.Product2;

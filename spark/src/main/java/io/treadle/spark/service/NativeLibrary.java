@@ -1,4 +1,4 @@
-package io.treadle.spark;
+package io.treadle.spark.service;
 
 import java.io.IOException;
 import java.io.InputStream;

@@ -1,4 +1,4 @@
-package io.treadle.spark;
+package io.treadle.spark.service;
 
 import java.io.IOException;
 import java.io.OutputStream;
@@ -29,7 +29,7 @@ final class StreamWriter<K, V, C> extends MapWriter<K, V, C> {
   private static final long LONGEST = 1 << 30;
 
   StreamWriter(
-      TreadleShuffleHandle<K, V, C> handle,
+      ServiceShuffle<K, V, C> handle,
       long mapId,
       TaskContext context,
       Connection connection,

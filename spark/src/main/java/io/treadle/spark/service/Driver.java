@@ -1,4 +1,4 @@
-package io.treadle.spark;
+package io.treadle.spark.service;
 
 import java.io.DataInputStream;
 import java.io.IOException;
@@ -136,6 +136,25 @@ final class Driver implements RpcEndpoint {
     }
     shuffles.put(shuffleId, new DriverShuffle(shuffleId, handle, maps, settings.timeoutMillis()));
     return Native.number(handle);
+  }
+
+  /** A stage begins that writes a shuffle. {@code false}: the shuffle is not at the service. */
+  boolean writes(int shuffleId, String stage) {
+    DriverShuffle shuffle = shuffles.get(shuffleId);
+    if (shuffle == null) {
+      return false;
+    }
+    try {
+      shuffle.writes(service, stage);
+    } catch (ServiceException | IllegalStateException error) {
+      LOG.debug("The record of shuffle {} does not say its stages", shuffleId, error);
+    }
+    return true;
+  }
+
+  /** See {@link Native#records}. */
+  String records(long millis) throws ServiceException {
+    return Native.records(service, millis, Interrupt.ofThread());
   }
 
   void unregister(int shuffleId) {

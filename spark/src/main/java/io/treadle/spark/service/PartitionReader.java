@@ -1,4 +1,4 @@
-package io.treadle.spark;
+package io.treadle.spark.service;
 
 import java.io.IOException;
 import java.util.concurrent.locks.LockSupport;
@@ -17,7 +17,7 @@ final class PartitionReader {
 
   private static final long LONGEST_PAUSE_MILLIS = 1_000;
 
-  private final TreadleShuffleHandle<?, ?, ?> handle;
+  private final ServiceShuffle<?, ?, ?> handle;
   private final int firstMap;
   private final int endMap;
   private final TaskContext context;
@@ -29,7 +29,7 @@ final class PartitionReader {
   private final ShuffleReadMetricsReporter metrics;
 
   PartitionReader(
-      TreadleShuffleHandle<?, ?, ?> handle,
+      ServiceShuffle<?, ?, ?> handle,
       int firstMap,
       int endMap,
       TaskContext context,

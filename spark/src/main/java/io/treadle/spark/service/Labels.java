@@ -1,6 +1,5 @@
-package io.treadle.spark;
+package io.treadle.spark.service;
 
-import java.util.function.IntPredicate;
 import org.apache.spark.ShuffleDependency;
 import org.apache.spark.SparkConf;
 import org.apache.spark.SparkContext;
@@ -22,10 +21,10 @@ final class Labels extends SparkListener {
   /** Of a name, in code points: a description may be the text of a query, and a name has at most 1,024 bytes. */
   private static final int LONGEST = 200;
 
-  private final IntPredicate isOwn;
+  private final Driver driver;
 
-  private Labels(IntPredicate isOwn) {
-    this.isOwn = isOwn;
+  private Labels(Driver driver) {
+    this.driver = driver;
   }
 
   /** The name of a shuffle: the application's, Spark's number of it, the SQL execution, and what the job is called. */
@@ -55,12 +54,12 @@ final class Labels extends SparkListener {
   }
 
   /** Says where the master is, and from now on which stage writes which shuffle, of those that are at the service. */
-  static void begin(SparkConf conf, String master, IntPredicate isOwn) {
-    conf.set(MASTER, master);
+  static void begin(SparkConf conf, Driver driver) {
+    conf.set(MASTER, driver.master());
     Option<SparkContext> context = SparkContext$.MODULE$.getActive();
     if (context.isDefined()) {
       Versions.showEnvironment(context.get());
-      context.get().addSparkListener(new Labels(isOwn));
+      context.get().addSparkListener(new Labels(driver));
     }
   }
 
@@ -68,7 +67,7 @@ final class Labels extends SparkListener {
   public void onStageSubmitted(SparkListenerStageSubmitted submitted) {
     StageInfo stage = submitted.stageInfo();
     Option<Object> shuffle = stage.shuffleDepId();
-    if (shuffle.isDefined() && isOwn.test((Integer) shuffle.get())) {
+    if (shuffle.isDefined() && driver.writes((Integer) shuffle.get(), name(stage))) {
       LOG.info(
           "Stage {} ({}), attempt {}, writes shuffle {} at the service",
           stage.stageId(),
@@ -76,5 +75,11 @@ final class Labels extends SparkListener {
           stage.attemptNumber(),
           shuffle.get());
     }
+  }
+
+  /** As Spark calls it: the first attempt by the stage alone. */
+  private static String name(StageInfo stage) {
+    int attempt = stage.attemptNumber();
+    return attempt == 0 ? String.valueOf(stage.stageId()) : stage.stageId() + "." + attempt;
   }
 }

@@ -1,4 +1,4 @@
-package io.treadle.spark;
+package io.treadle.spark.service;
 
 import java.io.IOException;
 import java.io.InputStream;
@@ -21,16 +21,16 @@ import scala.collection.AbstractIterator;
 import scala.collection.Iterator;
 
 /** Reads a range of partitions: deserialises, combines and sorts, as Spark's own reader does. */
-final class TreadleShuffleReader<K, C> implements ShuffleReader<K, C> {
-  private final TreadleShuffleHandle<K, ?, C> handle;
+final class ServiceReader<K, C> implements ShuffleReader<K, C> {
+  private final ServiceShuffle<K, ?, C> handle;
   private final int firstPartition;
   private final int endPartition;
   private final TaskContext context;
   private final PartitionReader reader;
   private final ShuffleReadMetricsReporter metrics;
 
-  TreadleShuffleReader(
-      TreadleShuffleHandle<K, ?, C> handle,
+  ServiceReader(
+      ServiceShuffle<K, ?, C> handle,
       int firstPartition,
       int endPartition,
       TaskContext context,
@@ -127,7 +127,7 @@ final class TreadleShuffleReader<K, C> implements ShuffleReader<K, C> {
       try {
         read = reader.read(partition++);
       } catch (IOException | FetchFailedException error) {
-        throw TreadleShuffleReader.<RuntimeException>unchecked(error);
+        throw ServiceReader.<RuntimeException>unchecked(error);
       }
       synchronized (this) {
         if (isClosed) {

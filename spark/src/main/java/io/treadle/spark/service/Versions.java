@@ -1,4 +1,4 @@
-package io.treadle.spark;
+package io.treadle.spark.service;
 
 import java.lang.invoke.MethodHandle;
 import java.lang.invoke.MethodHandles;
@@ -6,6 +6,7 @@ import java.lang.reflect.Array;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
+import java.util.Arrays;
 import org.apache.spark.Partitioner;
 import org.apache.spark.ShuffleDependency;
 import org.apache.spark.SparkContext;
@@ -13,10 +14,14 @@ import org.apache.spark.TaskContext;
 import org.apache.spark.scheduler.MapStatus;
 import org.apache.spark.serializer.Serializer;
 import org.apache.spark.storage.BlockManagerId;
+import org.apache.spark.ui.SparkUITab;
+import org.apache.spark.ui.UIUtils;
 import org.apache.spark.util.collection.ExternalSorter;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
+import scala.Function0;
 import scala.Option;
+import scala.xml.Node;
 
 /** What differs between the versions of Spark, found once. */
 final class Versions {
@@ -108,6 +113,19 @@ final class Versions {
     } catch (ReflectiveOperationException | RuntimeException error) {
       LOG.warn("Spark's page does not show {}: {}", Labels.MASTER, error.toString());
     }
+  }
+
+  /** A page of Spark's UI with a head. {@code request}: that of the servlets of this version, as all that has it. */
+  @SuppressWarnings("unchecked")
+  static scala.collection.immutable.Seq<Node> page(
+      Object request, String title, Function0<?> content, SparkUITab tab) {
+    Method page = method(UIUtils.class, "headerSparkPage");
+    Object[] arguments = new Object[page.getParameterCount()];
+    Object[] first = {request, title, content, tab, Option.empty()};
+    // The others say which scripts the page has: one more of them in 4.x.
+    Arrays.fill(arguments, Boolean.FALSE);
+    System.arraycopy(first, 0, arguments, 0, first.length);
+    return (scala.collection.immutable.Seq<Node>) invoke(page, null, arguments);
   }
 
   private static Method method(Class<?> owner, String name) {

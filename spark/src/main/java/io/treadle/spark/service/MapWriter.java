@@ -1,4 +1,4 @@
-package io.treadle.spark;
+package io.treadle.spark.service;
 
 import java.io.IOException;
 import org.apache.spark.ShuffleDependency;
@@ -22,7 +22,7 @@ abstract class MapWriter<K, V, C> extends ShuffleWriter<K, V> {
   private static final BlockManagerId LOCATION =
       BlockManagerId.apply("treadle", "treadle.invalid", 1, Option.empty());
 
-  final TreadleShuffleHandle<K, V, C> handle;
+  final ServiceShuffle<K, V, C> handle;
   final ShuffleDependency<K, V, C> dependency;
   final TaskContext context;
   final RecordArena arena;
@@ -36,7 +36,7 @@ abstract class MapWriter<K, V, C> extends ShuffleWriter<K, V> {
   private MapStatus status;
 
   MapWriter(
-      TreadleShuffleHandle<K, V, C> handle,
+      ServiceShuffle<K, V, C> handle,
       long mapId,
       TaskContext context,
       Connection connection,

@@ -1,8 +1,9 @@
-package io.treadle.spark;
+package io.treadle.spark.service;
 
 import java.io.IOException;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.LinkedHashSet;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
@@ -28,9 +29,15 @@ import scala.Option;
 final class DriverShuffle {
   private static final Logger LOG = LoggerFactory.getLogger(DriverShuffle.class);
 
+  /** That a record names. More are an application whose stages fail again and again. */
+  private static final int MOST_STAGES = 20;
+
   private final int shuffleId;
   private final long handle;
   private final long timeoutMillis;
+
+  /** Of one thread: that of Spark's listeners. */
+  private final Set<String> stages = new LinkedHashSet<>();
 
   /** By the id of the run of a map. They come while others of the shuffle are committed. */
   private final Map<Long, byte[]> receipts = new HashMap<>();
@@ -54,6 +61,13 @@ final class DriverShuffle {
     this.handle = handle;
     this.timeoutMillis = timeoutMillis;
     committed = new Long[maps];
+  }
+
+  /** A stage begins that writes it. The service's record says so. */
+  void writes(long service, String stage) throws ServiceException {
+    if (stages.size() < MOST_STAGES && stages.add(stage)) {
+      Native.writtenBy(service, Native.number(handle), String.join(", ", stages));
+    }
   }
 
   synchronized void receipt(int map, long mapId, byte[] receipt) throws IOException {

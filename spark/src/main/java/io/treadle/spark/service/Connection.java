@@ -1,4 +1,4 @@
-package io.treadle.spark;
+package io.treadle.spark.service;
 
 import java.io.IOException;
 import java.util.HashMap;
@@ -40,11 +40,11 @@ final class Connection {
   }
 
   /** The native shuffle of a handle. A connection that has ended is made anew. */
-  long shuffle(TreadleShuffleHandle<?, ?, ?> handle, Interrupt interrupt) throws IOException {
+  long shuffle(ServiceShuffle<?, ?, ?> handle, Interrupt interrupt) throws IOException {
     return Futures.await(attached(handle), interrupt, "connecting to the shuffle service");
   }
 
-  private synchronized CompletableFuture<Long> attached(TreadleShuffleHandle<?, ?, ?> handle)
+  private synchronized CompletableFuture<Long> attached(ServiceShuffle<?, ?, ?> handle)
       throws ServiceException {
     CompletableFuture<Long> service = connected(handle);
     CompletableFuture<Long> known = shuffles.get(handle.number);
@@ -55,7 +55,7 @@ final class Connection {
     return known;
   }
 
-  private CompletableFuture<Long> connected(TreadleShuffleHandle<?, ?, ?> handle)
+  private CompletableFuture<Long> connected(ServiceShuffle<?, ?, ?> handle)
       throws ServiceException {
     if (service != null && isOver()) {
       drop();
@@ -76,7 +76,7 @@ final class Connection {
     return driver == null && service.isDone() && Native.over(service.join());
   }
 
-  private long connect(TreadleShuffleHandle<?, ?, ?> handle) {
+  private long connect(ServiceShuffle<?, ?, ?> handle) {
     try {
       return Native.connect(
           handle.master,
@@ -92,7 +92,7 @@ final class Connection {
     }
   }
 
-  private long attach(long service, TreadleShuffleHandle<?, ?, ?> handle) {
+  private long attach(long service, ServiceShuffle<?, ?, ?> handle) {
     try {
       return Native.attach(
           service, handle.number, settings.timeoutMillis(), Interrupt.ofThread());
@@ -102,11 +102,11 @@ final class Connection {
   }
 
   /** What was read last; {@link Messages#NONE}: nothing. */
-  synchronized int generation(TreadleShuffleHandle<?, ?, ?> handle) {
+  synchronized int generation(ServiceShuffle<?, ?, ?> handle) {
     return generations.getOrDefault(handle.number, Messages.NONE);
   }
 
-  synchronized void generation(TreadleShuffleHandle<?, ?, ?> handle, int generation) {
+  synchronized void generation(ServiceShuffle<?, ?, ?> handle, int generation) {
     generations.put(handle.number, generation);
   }
 

@@ -1,0 +1,165 @@
+package io.treadle.spark.service;
+
+import java.io.FileNotFoundException;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.OutputStream;
+import java.nio.charset.StandardCharsets;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.FutureTask;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.Path;
+import org.apache.spark.SparkConf;
+import org.apache.spark.deploy.SparkHadoopUtil;
+import org.apache.spark.scheduler.SparkListener;
+import org.apache.spark.scheduler.SparkListenerJobEnd;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Attempts of an application whose driver YARN runs. One that fails because of the service leaves a file for the next one,
+ * which shuffles without it.
+ *
+ * <p>YARN starts attempts with the same settings, and the driver's constructor is before Spark knows which attempt it is. The
+ * environment says that, and where Spark keeps the application's files until its last attempt has ended.
+ */
+final class Attempts extends SparkListener {
+  private static final Logger LOG = LoggerFactory.getLogger(Attempts.class);
+  private static final Pattern CONTAINER =
+      Pattern.compile("container_(?:e\\d+_)?\\d+_\\d+_(\\d+)_\\d+");
+  private static final String FILE = "treadle-service-failed";
+  private static final int LONGEST = 1000;
+  private static final long SECONDS = 10;
+
+  private final SparkConf conf;
+  private final Path file;
+
+  /** A job failed because of the service, and none has succeeded since. */
+  private boolean isMarked;
+
+  private Attempts(SparkConf conf, Path file) {
+    this.conf = conf;
+    this.file = file;
+  }
+
+  /** What notes why this attempt fails; null: no driver of YARN. */
+  static Attempts of(SparkConf conf) {
+    Path file = file();
+    return file == null ? null : new Attempts(conf, file);
+  }
+
+  /** Why this attempt is to shuffle without the service; null: it is not. */
+  static String refusal(SparkConf conf) {
+    int attempt = number();
+    Path file = file();
+    if (attempt < 2 || file == null) {
+      return null;
+    }
+    try {
+      String why = within(() -> read(conf, file));
+      return why == null
+          ? null
+          : "this is attempt " + attempt + " of the application, and the service was why an earlier one failed: " + why;
+    } catch (IOException error) {
+      LOG.warn("Whether an earlier attempt failed because of the service is not known: {}", error.toString());
+      return null;
+    }
+  }
+
+  /** From 1 on; 0: YARN runs no driver here. */
+  private static int number() {
+    String container = System.getenv("CONTAINER_ID");
+    Matcher matcher = CONTAINER.matcher(container == null ? "" : container);
+    return matcher.matches() ? Integer.parseInt(matcher.group(1)) : 0;
+  }
+
+  private static Path file() {
+    String folder = System.getenv("SPARK_YARN_STAGING_DIR");
+    return number() == 0 || folder == null ? null : new Path(folder, FILE);
+  }
+
+  @Override
+  public void onJobEnd(SparkListenerJobEnd event) {
+    String text = event.jobResult().toString();
+    boolean hasFailed = !event.jobResult().getClass().getSimpleName().startsWith("JobSucceeded");
+    boolean isOurs = hasFailed && isOfService(text);
+    try {
+      if (isOurs) {
+        String line = line(text);
+        within(() -> write(conf, file, line));
+        isMarked = true;
+      } else if (isMarked && !hasFailed) {
+        // The application goes on.
+        within(() -> delete(conf, file));
+        isMarked = false;
+      }
+    } catch (IOException error) {
+      LOG.warn("The next attempt may use the service again: {} cannot be changed: {}", file, error.toString());
+    }
+  }
+
+  /** Whether a job's failure names an error of the service. Stack traces of other errors have other classes of ours. */
+  private static boolean isOfService(String text) {
+    String name = ServiceException.class.getName();
+    return text.replace(ServiceException.Interrupted.class.getName(), "").contains(name)
+        || text.contains("org.apache.spark.shuffle.FetchFailedException");
+  }
+
+  private static String line(String text) {
+    String line = text.replaceAll("\\s+", " ").trim();
+    return line.substring(0, Math.min(line.length(), LONGEST));
+  }
+
+  private static FileSystem files(SparkConf conf, Path file) throws IOException {
+    return file.getFileSystem(SparkHadoopUtil.get().newConfiguration(conf));
+  }
+
+  private static String read(SparkConf conf, Path file) throws IOException {
+    try (InputStream in = files(conf, file).open(file)) {
+      byte[] bytes = new byte[4 * LONGEST];
+      int length = 0;
+      for (int more = 0; more >= 0 && length < bytes.length; length += Math.max(0, more)) {
+        more = in.read(bytes, length, bytes.length - length);
+      }
+      return line(new String(bytes, 0, length, StandardCharsets.UTF_8));
+    } catch (FileNotFoundException none) {
+      return null;
+    }
+  }
+
+  private static String write(SparkConf conf, Path file, String line) throws IOException {
+    try (OutputStream out = files(conf, file).create(file, true)) {
+      out.write(line.getBytes(StandardCharsets.UTF_8));
+    }
+    return line;
+  }
+
+  private static String delete(SparkConf conf, Path file) throws IOException {
+    files(conf, file).delete(file, false);
+    return null;
+  }
+
+  /** Does something on another thread: file systems wait as long as they like. */
+  private static String within(Callable<String> act) throws IOException {
+    FutureTask<String> task = new FutureTask<>(act);
+    Futures.daemons("treadle-attempts").newThread(task).start();
+    try {
+      return task.get(SECONDS, TimeUnit.SECONDS);
+    } catch (TimeoutException late) {
+      task.cancel(true);
+      throw new IOException("no answer within " + SECONDS + " s", late);
+    } catch (InterruptedException error) {
+      task.cancel(true);
+      Thread.currentThread().interrupt();
+      throw new IOException("interrupted", error);
+    } catch (ExecutionException error) {
+      Throwable cause = Futures.cause(error);
+      throw cause instanceof IOException ? (IOException) cause : new IOException(cause);
+    }
+  }
+}

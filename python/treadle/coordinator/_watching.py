@@ -125,7 +125,12 @@ class History:
         """Return what JSON can keep."""
         runs = [
             [
-                r.duration, r.shuffle_bytes, r.on_service, r.change, r.input_bytes, r.stages,
+                r.duration,
+                r.shuffle_bytes,
+                r.on_service,
+                r.change,
+                r.input_bytes,
+                r.stages,
                 r.input_rows,
             ]
             for r in self.runs

@@ -50,7 +50,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo run-demo example-datafusion wheels test test-rust test-python test-wheels test-pythons test-registries test-remote test-coordinator test-container test-yarn test-ray test-tensors test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-coordinator bench-scaling bench-builds bench-readme \
-	test-races fuzz soak lines page spark test-spark test-spark-part without-spark bench-spark demo-spark run-demo-spark \
+	test-races fuzz soak lines page spark test-spark test-spark-part without-spark bench-spark demo-spark run-demo-spark demo-coordinator run-demo-coordinator \
 	build build-optimised lint fmt lock clean check-python check-cargo
 
 help: ## list the targets
@@ -119,6 +119,15 @@ demo-spark: ## run TPC-H on Spark and the shuffle service, with losses, and writ
 run-demo-spark: $(BUILT) $(SPARK_JAR) .venv-spark-$(SPARK)/installed.stamp
 	$(PIP_INSTALL) -r requirements/demo-spark.lock
 	TREADLE_SPARK_PYTHON=$(abspath $(SPARK_PY)) TREADLE_SPARK_JAR=$(abspath $(SPARK_JAR)) $(VENV_PY) examples/spark/demo.py $(ARGS)
+
+demo-coordinator: ## have a coordinator bring a job of Spark onto shuffle servers, watch and tune it, and write a report; needs a JDK (17) and Maven
+	@command -v javac >/dev/null && command -v mvn >/dev/null || { \
+		echo "This demo runs Spark, and builds its plugin: it needs a JDK (17) and Maven (Debian and Ubuntu: apt install default-jdk-headless maven)"; exit 1; }
+	@$(MAKE) --no-print-directory $(if $(wildcard $(INSTALLED)),,VENV=$(VENV)-demo LOCK=demo) run-demo-coordinator
+
+run-demo-coordinator: $(BUILT) $(SPARK_JAR) .venv-spark-$(SPARK)/installed.stamp
+	$(PIP_INSTALL) -r requirements/demo-coordinator.lock
+	TREADLE_SPARK_PYTHON=$(abspath $(SPARK_PY)) TREADLE_SPARK_JAR=$(abspath $(SPARK_JAR)) $(VENV_PY) examples/coordinator/demo.py $(ARGS)
 
 test-ray: $(BUILT) ## run the tests inside a Ray cluster; installs Ray
 	$(PIP_INSTALL) -r requirements/peers.lock
@@ -238,9 +247,9 @@ fmt: $(INSTALLED) ## format the Rust and Python sources
 
 lock: $(INSTALLED) ## write the lock files anew from pyproject.toml (ARGS=--upgrade for newer releases)
 	$(VENV_PY) -m pip install --quiet uv==0.13.9
-	set -e; for lock in bootstrap dev demo demo-spark image peers guides tensors coiled pythons oldest page; do \
+	set -e; for lock in bootstrap dev demo demo-coordinator demo-spark image peers guides tensors coiled pythons oldest page; do \
 		case $$lock in dev) from="--extra demo --extra cluster --extra ipython --extra coordinator --group dev pyproject.toml";; \
-			demo) from="-c requirements/dev.lock --extra demo --extra cluster --group build pyproject.toml";; image) from="-c requirements/dev.lock --extra cluster pyproject.toml requirements/image.in";; demo-spark|peers|guides|tensors|pythons) from="-c requirements/dev.lock requirements/$$lock.in";; oldest) from="--no-deps requirements/oldest.in";; *) from=requirements/$$lock.in;; esac; \
+			demo) from="-c requirements/dev.lock --extra demo --extra cluster --group build pyproject.toml";; demo-coordinator) from="-c requirements/dev.lock --extra coordinator pyproject.toml";; image) from="-c requirements/dev.lock --extra cluster pyproject.toml requirements/image.in";; demo-spark|peers|guides|tensors|pythons) from="-c requirements/dev.lock requirements/$$lock.in";; oldest) from="--no-deps requirements/oldest.in";; *) from=requirements/$$lock.in;; esac; \
 		$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
 			--no-emit-index-url --custom-compile-command "make lock" $(ARGS) \
 			--output-file requirements/$$lock.lock $$from; \

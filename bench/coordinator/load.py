@@ -25,6 +25,7 @@ from treadle.coordinator import _store
 from treadle.coordinator._access import Access
 from treadle.coordinator._app import app_of
 from treadle.coordinator._pages import add_pages
+from treadle.coordinator._protocol import BoundedProtocol
 from treadle.coordinator._rules import Rule
 from treadle.coordinator._service import Coordinator
 
@@ -54,7 +55,8 @@ def main() -> None:
         app = app_of(coordinator, access)
         add_pages(app)
         listener = socket.create_server(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False))
+        config = uvicorn.Config(app, log_level="warning", access_log=False, http=BoundedProtocol)
+        server = uvicorn.Server(config)
         threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True).start()
         address = listener.getsockname()
         pages(coordinator, address, token)

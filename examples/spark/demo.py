@@ -28,6 +28,7 @@ from rich.table import Table
 import page
 from application import Application, Task
 from queries import QUERIES, TABLES, plain
+from service import Service
 
 # In which query what is killed, after how many of its stages.
 SERVER_IS_KILLED, EXECUTOR_IS_KILLED = ("Q9", 3), ("Q18", 3)
@@ -52,49 +53,6 @@ class Run:
 
     def seconds(self, query: str) -> float:
         return float(self.answers[query]["ended"] - self.answers[query]["begun"])
-
-
-class Service:
-    """A master and servers, as processes."""
-
-    def __init__(self, stack: ExitStack, directory: Path) -> None:
-        self._stack, self._directory = stack, directory
-        self.secret = directory / "secret"
-        self.secret.touch(mode=0o600)
-        self.secret.write_text("a secret of this demo")
-        self._processes: dict[str, subprocess.Popen[str]] = {}
-        self.address = self._start("master", "shuffle-master", "127.0.0.1:0")
-        for name in ("a", "b"):
-            self.begin(name)
-
-    def _start(self, name: str, *arguments: str) -> str:
-        journal = ("--shuffle-journal", "none") if name == "master" else ()
-        command = (*arguments, *journal, "--secret-file", str(self.secret))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "treadle", *command],
-            # What it says of servers that come and go is said here.
-            env={"TREADLE_LOG": "error", **os.environ},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._processes[name] = process
-        self._stack.callback(process.wait)
-        self._stack.callback(process.kill)
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("listening at "):
-                return line.removeprefix("listening at ").strip()
-        raise RuntimeError(f"{arguments[0]} has ended")
-
-    def begin(self, name: str) -> None:
-        """Start a server. Its name is its failure domain."""
-        limits = ("--memory-limit", "1GiB", "--local-directory", str(self._directory / name))
-        own = ("--name", name, "--domain", name, "--http", "none")
-        self._start(name, "shuffle-server", self.address, *own, *limits)
-
-    def kill(self, name: str) -> None:
-        self._processes[name].kill()
-        self._processes[name].wait()
 
 
 def run(application: Application, service: Service | None, say: Any) -> Run:

@@ -300,6 +300,16 @@ def test_a_run_whose_driver_died_early_keeps_no_change(served: Served) -> None:
     ]
 
 
+def test_a_run_that_fell_back_is_compared_with_none_on_the_service(served: Served) -> None:
+    served.rule()
+    for n, fallbacks in enumerate((0, 2, 0)):
+        served.decide(f"j{n}")
+        served.end(f"j{n}", duration=100.0 * (1 + fallbacks), fallbacks=fallbacks)
+    key = Job.of(JOB).recurring
+    _, tuning = served.coordinator.database.read(lambda c: _store.recurring_of(c, key))
+    assert tuning.recent == [100.0, 100.0]
+
+
 @of_sqlite
 def test_two_coordinators_of_one_database_take_turns(served: Served, tmp_path: Path) -> None:
     """What one of them reads to change it, the other one must not change in between."""

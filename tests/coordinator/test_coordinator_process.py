@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -73,6 +74,24 @@ def start(tmp_path: Path):
     yield make
     for one in made:
         one.end(signal.SIGKILL)
+
+
+def test_a_head_without_an_end_is_refused(start) -> None:
+    """Whoever connects needs no token for it: it must not be kept."""
+    host, _, port = start().url.rpartition("/")[2].rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: " + 80_000 * b"x")
+        answer = connection.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    # One that is long, and within the bound, is answered.
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        for _ in range(3):
+            connection.sendall(
+                b"GET /x HTTP/1.1\r\nHost: localhost\r\nX-Long: " + 40_000 * b"x" + b"\r\n\r\n"
+            )
+            assert connection.recv(12) == b"HTTP/1.1 404"
+            while not connection.recv(65536).endswith(b"}"):
+                pass
 
 
 def test_what_was_decided_survives_a_kill_and_jobs_go_on_without_it(start) -> None:

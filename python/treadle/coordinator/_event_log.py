@@ -84,7 +84,7 @@ class _StageSums:
             shuffle_written=sums["written"], spilled_memory=sums["spilled"],
             spilled_disk=sums["spilled_disk"], task_run=self.run.spread(),
             task_read=self.read.spread(), task_input=self.input.spread(), attempts=self.attempts,
-            reads_files=self.reads_files,
+            reads_files=self.reads_files, input_rows=sums["rows"],
         )  # fmt: skip
 
 
@@ -242,6 +242,7 @@ class _Reader:
             "written": int(written["Shuffle Bytes Written"]),
             "spilled": int(metrics["Memory Bytes Spilled"]),
             "spilled_disk": int(metrics["Disk Bytes Spilled"]),
+            "rows": int(metrics["Input Metrics"]["Records Read"]),
         })  # fmt: skip
         one.run.add(run / 1e3)
         one.read.add(size)

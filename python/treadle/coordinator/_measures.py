@@ -48,6 +48,7 @@ class Stage:
     task_input: Spread
     attempts: int = 1
     reads_files: bool = False
+    input_rows: int = 0
 
 
 @dataclass
@@ -115,6 +116,7 @@ class Application:
             duration=max(0.0, self.ended - self.began),
             shuffle_bytes=self.shuffle_bytes,
             input_bytes=sum(one.input_bytes for one in self.stages),
+            input_rows=sum(one.input_rows for one in self.stages) or None,
             stages=len(self.stages),
             blocked=sum(one.waited for one in self.stages),
             retries=sum(one.failed_tasks for one in self.stages),

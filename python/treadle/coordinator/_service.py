@@ -286,7 +286,12 @@ class Coordinator:
         trying = tuning.trying.number if tuning.trying else 0
         did_less = not end.failed and history.did_less(end, on_service, trying)
         found = judge(job.pattern, end, on_service, history, row["change"])
-        decided = tuning.ended(duration, row["change"], now, failed=end.failed, did_less=did_less)
+        decided = None
+        if end.failed or not (on_service and end.fallbacks):
+            # One on stock shuffle after all says nothing of runs on the service.
+            decided = tuning.ended(
+                duration, row["change"], now, failed=end.failed, did_less=did_less
+            )
         if decided is not None:
             _store.note(
                 connection,
@@ -299,7 +304,7 @@ class Coordinator:
         values = {
             name: value
             for name, value in end.to_dict().items()
-            if name not in ("at", "failed", "stages")
+            if name not in ("at", "failed", "stages", "input_rows")
         }
         state = _store.FAILED if end.failed else _store.FINISHED
         _store.update_job(connection, identity, {**values, "state": state, "ended": at})

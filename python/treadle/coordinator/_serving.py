@@ -19,6 +19,7 @@ from treadle.coordinator._asking import is_loopback
 from treadle.coordinator._notify import Notifier
 from treadle.coordinator._pages import add_pages
 from treadle.coordinator._polling import LogFolders, Poller, Servers
+from treadle.coordinator._protocol import BoundedProtocol
 from treadle.coordinator._service import Coordinator
 
 __all__ = ["Options", "serve"]
@@ -116,7 +117,7 @@ def serve(options: Options) -> None:
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, ssl_certfile=options.certificate,
             ssl_keyfile=options.key, timeout_keep_alive=30, limit_concurrency=1000,
-            proxy_headers=False, server_header=False,
+            proxy_headers=False, server_header=False, http=BoundedProtocol,
         )  # fmt: skip
         uvicorn.Server(config).run([listener])
 

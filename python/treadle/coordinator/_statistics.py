@@ -12,18 +12,22 @@ from treadle.coordinator._watching import LEAST_NOISE
 __all__ = ["ENOUGH_BEFORE", "FEWEST_BEFORE", "MOST_AFTER", "Comparison", "compare"]
 
 # Runs without the change before it is tried. They show the noise; more of them are made while it is tried.
-FEWEST_BEFORE = 3
+FEWEST_BEFORE = 2
 # Runs of either kind after which more runs without the change add little.
 ENOUGH_BEFORE = 10
 _MOST_BEFORE = 30
 # After so many runs it is decided.
 MOST_AFTER = 12
 _FEWEST_AFTER = 3
+# Two runs are enough for what saves so much that neither a day's cycle nor a shift of the input looks like it.
+_FEWEST_OF_LARGE, _LARGE = 2, 0.7
 # At each of the ten looks, the chance that a change without an effect is kept. They add up to about 4 %, as the looks
 # are of mostly the same runs (bench/coordinator/noise.py counts).
-_KEPT_BY_CHANCE = 0.009
+_KEPT_BY_CHANCE = 0.0075
 # A change that hurts is not tried longer than needed: a wrong rollback costs little, as it can be tried again.
 _HURTS = 0.02
+# One that seems to cost so much is ended on less proof.
+_HURTS_MUCH, _MUCH = 0.1, 1.4
 
 
 @dataclass(frozen=True)
@@ -60,9 +64,10 @@ def compare(before: Sequence[float], after: Sequence[float]) -> Comparison:
     def found(verdict: str, why: str) -> Comparison:
         return Comparison(verdict, ratio, low, high, f"{measured}: {why}")
 
-    if slower < _HURTS and ratio > 1 + LEAST_NOISE:
+    if slower < (_HURTS_MUCH if ratio > _MUCH else _HURTS) and ratio > 1 + LEAST_NOISE:
         return found("roll back", "it is slower by more than its noise")
-    if len(new) >= _FEWEST_AFTER and faster < _KEPT_BY_CHANCE:
+    enough = _FEWEST_OF_LARGE if ratio < _LARGE else _FEWEST_AFTER
+    if len(new) >= enough and faster < _KEPT_BY_CHANCE:
         return found("keep", "it is faster by more than its noise")
     if len(new) >= MOST_AFTER:
         return found("roll back", "no effect is seen above the noise")

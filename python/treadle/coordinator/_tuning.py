@@ -236,6 +236,10 @@ class Tuning:
             return self._decide(tried, "rolled back", reason, now)
         tried.after.append(duration)
         told = compare(tried.before, tried.after)
+        by_all = compare(self.recent, tried.after)
+        if told.verdict == "wait" and by_all.verdict == "roll back":
+            # All runs before it know the noise better. Nothing is kept by them: they may be of another time.
+            told = by_all
         self._note(tried, told)
         if told.verdict == "wait":
             tried.reason = told.reason

@@ -40,6 +40,7 @@ class End:
     duration: float | None = None
     shuffle_bytes: int | None = None
     input_bytes: int | None = None
+    input_rows: int | None = None
     stages: int | None = None
     blocked: float | None = None
     retries: int = 0
@@ -100,6 +101,7 @@ class Run:
     """The change of settings that it was run with; 0: none."""
     input_bytes: int = 0
     stages: int = 0
+    input_rows: int = 0
 
 
 @dataclass
@@ -122,7 +124,15 @@ class History:
     def to_dict(self) -> dict[str, Any]:
         """Return what JSON can keep."""
         runs = [
-            [r.duration, r.shuffle_bytes, r.on_service, r.change, r.input_bytes, r.stages]
+            [
+                r.duration,
+                r.shuffle_bytes,
+                r.on_service,
+                r.change,
+                r.input_bytes,
+                r.stages,
+                r.input_rows,
+            ]
             for r in self.runs
         ]
         return {"runs": runs, "failures": self.failures, "taken_off": self.taken_off}
@@ -131,7 +141,8 @@ class History:
         """Return whether a run did far less than those before it, without the change that is tried.
 
         A driver that ends early without a failure looks like a fast run. A change may reduce what is shuffled, and
-        not what is read: where that is known, it counts instead.
+        not what is read: where that is known, it counts instead. Rows before bytes: each task reads a file's footer, so
+        that fewer and larger splits are fewer bytes.
         """
         like = [one for one in self.runs if one.on_service == on_service]
         usual = [one for one in like if one.change != trying or not trying][-_USUAL_OF:]
@@ -140,6 +151,9 @@ class History:
         stages = statistics.median(one.stages for one in usual)
         if end.stages is not None and end.stages < _FAR_BELOW * stages:
             return True
+        rows = statistics.median(one.input_rows for one in usual)
+        if end.input_rows is not None and rows:
+            return end.input_rows < _FAR_BELOW * rows
         read = statistics.median(one.input_bytes for one in usual)
         if end.input_bytes is not None and read:
             return end.input_bytes < _FAR_BELOW * read
@@ -212,7 +226,7 @@ def judge(name: str, end: End, on_service: bool, history: History, change: int =
     history.runs.append(
         Run(
             end.duration, end.shuffle_bytes or 0, on_service, change, end.input_bytes or 0,
-            end.stages or 0,
+            end.stages or 0, end.input_rows or 0,
         )
     )  # fmt: skip
     del history.runs[:-RUNS_KEPT]

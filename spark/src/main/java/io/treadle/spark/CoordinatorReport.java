@@ -41,6 +41,7 @@ public final class CoordinatorReport extends SparkListener {
   private long began = System.currentTimeMillis();
   private long shuffled;
   private long input;
+  private long rows;
   private long blockedMillis;
   private long retries;
   private int stages;
@@ -77,6 +78,7 @@ public final class CoordinatorReport extends SparkListener {
     } else if (metrics != null && event.taskInfo().successful()) {
       shuffled += metrics.shuffleWriteMetrics().bytesWritten();
       input += metrics.inputMetrics().bytesRead();
+      rows += metrics.inputMetrics().recordsRead();
       blockedMillis += metrics.shuffleReadMetrics().fetchWaitTime();
     }
   }
@@ -141,8 +143,8 @@ public final class CoordinatorReport extends SparkListener {
     return String.format(
         Locale.ROOT,
         "{\"failed\": %b, \"cause\": \"%s\", \"error\": \"%s\", \"duration\": %.3f, \"at\": %.3f, "
-            + "\"shuffle_bytes\": %d, \"input_bytes\": %d, \"stages\": %d, \"blocked\": %.3f, \"retries\": %d, "
-            + "\"fallbacks\": %d}",
+            + "\"shuffle_bytes\": %d, \"input_bytes\": %d, \"input_rows\": %d, \"stages\": %d, "
+            + "\"blocked\": %.3f, \"retries\": %d, \"fallbacks\": %d}",
         hasFailed,
         cause,
         hasFailed ? escaped(text) : "",
@@ -150,6 +152,7 @@ public final class CoordinatorReport extends SparkListener {
         ended / 1e3,
         shuffled,
         input,
+        rows,
         stages,
         blockedMillis / 1e3,
         retries,

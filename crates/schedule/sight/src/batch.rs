@@ -130,14 +130,7 @@ impl<'a> Batch<'a> {
     /// cannot be.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(bytes);
-        if reader.byte()? != VERSION {
-            return Err(Malformed(0));
-        }
-        let head = Head {
-            offset: reader.signed()?,
-            lost: reader.number()?,
-            processor: reader.number()?,
-        };
+        let head = head(&mut reader)?;
         let count = reader.count(2)?;
         let mut names = Vec::with_capacity(count);
         for _ in 0..count {
@@ -163,10 +156,31 @@ impl<'a> Batch<'a> {
         })
     }
 
+    /// What is said once, and whether there is nothing else. The rest is not looked at.
+    ///
+    /// # Errors
+    /// When the bytes are none, as far as they were looked at.
+    pub fn peek(bytes: &[u8]) -> Result<(Head, bool), Malformed> {
+        let mut reader = Reader::new(bytes);
+        let head = head(&mut reader)?;
+        Ok((head, reader.rest() == [0, 0, 0]))
+    }
+
     /// What the worker did.
     pub fn records(&self) -> &[Record] {
         &self.records
     }
+}
+
+fn head(reader: &mut Reader<'_>) -> Result<Head, Malformed> {
+    if reader.byte()? != VERSION {
+        return Err(Malformed(0));
+    }
+    Ok(Head {
+        offset: reader.signed()?,
+        lost: reader.number()?,
+        processor: reader.number()?,
+    })
 }
 
 #[inline]

@@ -5,7 +5,7 @@
 mod corpus;
 
 use treadle_sight::history::{MAGIC, put_block};
-use treadle_sight::{Batch, Event, Head, Kind, Record, Snapshot, WorkerState, fuzzing};
+use treadle_sight::{Batch, End, Event, Head, Kind, Record, Snapshot, WorkerState, fuzzing};
 use treadle_types::WorkerId;
 
 #[test]
@@ -92,6 +92,8 @@ fn the_corpus_has_what_is_valid() {
             cause: "it was killed by signal 9".into(),
             drained: false,
         },
+        Event::Changes(Snapshot::default()),
+        Event::Ended(End::Full(1 << 30)),
     ];
     let mut file = MAGIC.to_vec();
     for (now, event) in (0..).zip(&events) {

@@ -6,13 +6,10 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from http.client import HTTPException
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.error import HTTPError
-from urllib.parse import quote, urlsplit
-from urllib.request import ProxyHandler, build_opener
+from urllib.parse import quote
 
 import click
 
@@ -20,6 +17,7 @@ from treadle.cli import _observed
 from treadle.cli._basics import clear_errors
 from treadle.cli._history import lacks
 from treadle.cli._long_running import scheduler_of, security_options
+from treadle.sight._pages import Pages
 
 __all__ = ["observe"]
 
@@ -27,45 +25,19 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 # Seconds for an answer.
 _PATIENCE = 10.0
-# Pages are asked directly: a proxy from the environment would see the token.
-_open = build_opener(ProxyHandler({})).open
-_TOPICS = ("overview", "workers", "groups", "transfers", "shuffles", "errors", "memory", "task")
-
-
-class _Pages:
-    """The pages of a cluster, or of a history file.
-
-    Parameters
-    ----------
-    link
-        ``http://HOST:PORT/…?token=TOKEN``.
-    """
-
-    def __init__(self, link: str) -> None:
-        self._link = urlsplit(link)
-
-    def get(self, path: str, query: str = "") -> Any:
-        """Return the JSON of a page.
-
-        Raises
-        ------
-        click.ClickException
-            There is no such page, or nothing of that kind is known.
-        """
-        parts = "&".join(part for part in (query, self._link.query) if part)
-        base = self._link.path.removesuffix("/").removesuffix("/status")
-        url = f"{self._link.scheme}://{self._link.netloc}{base}{path}?{parts}"
-        try:
-            with _open(url, timeout=_PATIENCE) as answer:
-                return json.load(answer)
-        except HTTPError as error:
-            text = error.read().decode(errors="replace").strip()
-            with suppress(ValueError, KeyError, TypeError):
-                text = json.loads(text)["error"]
-            raise click.ClickException(f"{path}: {text}") from None
-        except (OSError, ValueError, HTTPException) as error:
-            where = f"{self._link.scheme}://{self._link.netloc}"
-            raise click.ClickException(f"{where} has no pages of a cluster: {error}") from None
+_TOPICS = (
+    "overview",
+    "workers",
+    "groups",
+    "transfers",
+    "shuffles",
+    "errors",
+    "memory",
+    "task",
+    "sql",
+)
+# What has something behind it.
+_ASKING = ("task", "sql")
 
 
 @click.command()
@@ -78,7 +50,7 @@ class _Pages:
     help="What the scheduler wrote, instead of its address.",
 )
 @security_options
-@click.argument("arguments", nargs=-1, metavar="[ADDRESS|LINK|PATH] [TOPIC] [KEY]")
+@click.argument("arguments", nargs=-1, metavar="[ADDRESS|LINK|PATH] [TOPIC] [KEY|STATEMENT]")
 def observe(
     arguments: tuple[str, ...],
     as_json: bool,
@@ -90,8 +62,9 @@ def observe(
 ) -> None:
     """Show what a cluster does: by the scheduler's ADDRESS, the LINK to its page, or the PATH of a history.
 
-    TOPIC is workers, groups, transfers, shuffles, errors, memory, or task with a KEY; without one, what is
-    seen first. A text has at most 40 lines.
+    TOPIC is workers, groups, transfers, shuffles, errors, memory, task with a KEY, or, of a history, sql with a
+    STATEMENT over spans, groups, workers and transfers; without one, what is seen first. A text has at most 40
+    lines.
     """
     places = list(arguments)
     place = None if scheduler_file is not None or not places else places.pop(0)
@@ -100,8 +73,8 @@ def observe(
     topic = places.pop(0) if places else "overview"
     if topic not in _TOPICS:
         raise click.UsageError(f"{topic!r} is none of {', '.join(_TOPICS)}")
-    if bool(places) != (topic == "task") or len(places) > 1:
-        raise click.UsageError("task needs a KEY, and nothing else has one")
+    if bool(places) != (topic in _ASKING) or len(places) > 1:
+        raise click.UsageError("task needs a KEY and sql a STATEMENT, and nothing else has one")
     with clear_errors():
         path = None if place is None else _history_at(place)
         try:
@@ -111,10 +84,15 @@ def observe(
                 link = place
             else:
                 link = _link_of(place, scheduler_file, tls, insecure, secret_file)
+            if topic == "sql" and path is None:
+                raise click.UsageError("sql is for a history: give its PATH")
             while True:
                 # A history grows while its scheduler lives: it is read each time.
-                with _pages_of(link, path) as pages:
-                    _show(pages, topic, places, as_json)
+                with _pages_of(link, path) as (pages, shown):
+                    if topic == "sql":
+                        _answer(shown, places[0], as_json)
+                    else:
+                        _show(pages, topic, places, as_json)
                 if not watch:
                     break
                 time.sleep(2)
@@ -147,10 +125,10 @@ def _history_at(place: str) -> str | None:
 
 
 @contextmanager
-def _pages_of(link: str | None, path: str | None) -> Iterator[_Pages]:
-    """Yield pages by their link, or those of a history, which are served meanwhile."""
+def _pages_of(link: str | None, path: str | None) -> Iterator[tuple[Pages, Any]]:
+    """Yield pages by their link, or those of a history, which are served meanwhile, and the history."""
     if path is None:
-        yield _Pages(link or "")
+        yield Pages(link or ""), None
         return
     from treadle import _core
 
@@ -158,7 +136,7 @@ def _pages_of(link: str | None, path: str | None) -> Iterator[_Pages]:
     try:
         for lack in lacks(shown):
             click.echo(f"{path}: {lack}", err=True)
-        yield _Pages(shown.http)
+        yield Pages(shown.http), shown
     finally:
         shown.close()
 
@@ -184,7 +162,20 @@ def _link_of(
     return str(link)
 
 
-def _show(pages: _Pages, topic: str, rest: list[str], as_json: bool) -> None:
+def _answer(shown: Any, statement: str, as_json: bool) -> None:
+    """Print what a history answers to a statement of SQL."""
+    from treadle.sight._sql import answer
+
+    names, rows = answer(shown.tables(), statement)
+    if as_json:
+        found = [dict(zip(names, row, strict=True)) for row in rows]
+        click.echo(json.dumps(found, default=str))
+    else:
+        for line in _observed.rows(names, rows):
+            click.echo(line)
+
+
+def _show(pages: Pages, topic: str, rest: list[str], as_json: bool) -> None:
     if topic == "transfers":
         found = pages.get("/sight/transfers")
     elif topic == "task":

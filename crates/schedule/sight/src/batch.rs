@@ -156,14 +156,14 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// What is said once, and whether there is nothing else. The rest is not looked at.
+    /// What is said once, and whether there is nothing else: all counts that follow are 0.
     ///
     /// # Errors
     /// When the bytes are none, as far as they were looked at.
     pub fn peek(bytes: &[u8]) -> Result<(Head, bool), Malformed> {
         let mut reader = Reader::new(bytes);
         let head = head(&mut reader)?;
-        Ok((head, reader.rest() == [0, 0, 0]))
+        Ok((head, reader.rest().iter().all(|byte| *byte == 0)))
     }
 
     /// What the worker did.

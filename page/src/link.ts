@@ -4,6 +4,7 @@ import { signal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
 import type { Signal } from "@preact/signals";
 import { claim } from "./colours";
+import { answer as answerHeld, isReport } from "./held";
 import type { Overview } from "./types";
 
 const EVERY = 500;
@@ -48,6 +49,11 @@ export async function ask(path: string, stop?: AbortSignal): Promise<Response> {
   const headers: Record<string, string> = token === null ? {} : { Authorization: `Bearer ${token}` };
   const limit = AbortSignal.timeout(PATIENCE);
   const signal = stop === undefined ? limit : AbortSignal.any([limit, stop]);
+  if (isReport) {
+    const own = await answerHeld(path);
+    if (own) return own;
+    throw new Refused(404, "this report does not have it", 0);
+  }
   const answer = await fetch(path, { headers, signal, cache: "no-store" });
   if (answer.ok) return answer;
   let why = (await answer.text()).slice(0, 500);
@@ -150,6 +156,7 @@ function why(error: unknown): string {
 
 /** A history does not change: it is asked for to see whether it is there. */
 function pace(every: number): number {
+  if (isReport) return 3_600_000;
   return overview.peek()?.live === false ? Math.max(every, 5000) : every;
 }
 

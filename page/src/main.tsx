@@ -5,9 +5,10 @@ import { useEffect, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import { dark, turnTheme } from "./colours";
 import { clock, count, DASH, seconds, shorten } from "./format";
+import { isReport, report, type Report } from "./held";
 import { health, heard, life, overview, replaced, watch } from "./link";
 import { writing } from "./parts/small";
-import { go, href, route } from "./route";
+import { bare, go, href, route } from "./route";
 import { Groups } from "./views/groups";
 import { Logs } from "./views/logs";
 import { Overview } from "./views/overview";
@@ -108,7 +109,7 @@ function State() {
   const [sign, text, kind] =
     is === "well"
       ? now?.live === false
-        ? ["◆", "history", "history"]
+        ? ["◆", isReport ? "report" : "history", "history"]
         : ["●", "live", "live"]
       : is === "opening"
         ? ["○", "opening", ""]
@@ -119,6 +120,21 @@ function State() {
     <span class={`state-of ${kind}`} title={now ? `up ${seconds(now.now / 1e9)}` : ""}>
       <b aria-hidden="true">{sign}</b> {text}
     </span>
+  );
+}
+
+/** What a report is of. */
+function About() {
+  const [about, setAbout] = useState<Report>();
+  useEffect(() => {
+    if (isReport) void report().then(setAbout);
+  }, []);
+  if (about === undefined) return null;
+  return (
+    <details class="about">
+      <summary>A report, made at {clock(about.made)}{about.code && ", of this code"}</summary>
+      {about.code && <pre>{about.code}</pre>}
+    </details>
   );
 }
 
@@ -175,6 +191,17 @@ function Page() {
     document.title = `${shown.title} · Treadle`;
     document.querySelector("nav.tabs [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }, [shown]);
+  if (bare) {
+    return (
+      <>
+        <Lost />
+        <main data-view={shown.id} class={`bare ${health.value.is === "lost" ? "stale" : ""}`}>
+          <Shown key={`${shown.id} ${life.value}`} />
+        </main>
+        <Help />
+      </>
+    );
+  }
   return (
     <>
       <header class="top">
@@ -200,6 +227,7 @@ function Page() {
         ))}
       </nav>
       <Lost />
+      <About />
       <main data-view={shown.id} class={health.value.is === "lost" ? "stale" : ""}>
         <Shown key={`${shown.id} ${life.value}`} />
       </main>

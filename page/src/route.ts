@@ -7,9 +7,13 @@ export interface Route {
   with: URLSearchParams;
 }
 
+/** One view alone, for frames: its path names it, or `bare` is among its settings. */
+const alone = /\/individual-([a-z-]+)\/?$/.exec(location.pathname)?.[1];
+export const bare = alone !== undefined || /[?&]bare\b/.test(location.hash);
+
 function read(): Route {
   const [view, query] = location.hash.replace(/^#\/?/, "").split("?", 2);
-  return { view: view || "overview", with: new URLSearchParams(query ?? "") };
+  return { view: view || alone || "overview", with: new URLSearchParams(query ?? "") };
 }
 
 export const route = signal<Route>(read());

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from treadle.local._install import install, installed, uninstall
     from treadle.local._lock_held import InterpreterLockWarning
     from treadle.local._order import order
+    from treadle.sight import performance_report, widget
     from treadle.threaded import get
     from treadle.tracing._trace import Trace, trace
 
@@ -71,6 +72,7 @@ __all__ = [
     "install",
     "installed",
     "order",
+    "performance_report",
     "processes",
     "progress",
     "shared_arrays",
@@ -81,6 +83,7 @@ __all__ = [
     "transfer",
     "uninstall",
     "wait",
+    "widget",
 ]
 
 # Where a name comes from is imported when it is used: a shuffle server needs no Dask, and whoever only computes
@@ -98,6 +101,7 @@ _MODULES = {
     "treadle.local._install": ["install", "installed", "uninstall"],
     "treadle.local._lock_held": ["InterpreterLockWarning"],
     "treadle.local._order": ["order"],
+    "treadle.sight": ["performance_report", "widget"],
     "treadle.threaded": ["get"],
     "treadle.tracing._trace": ["Trace", "trace"],
 }

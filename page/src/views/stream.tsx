@@ -3,6 +3,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { dark, kindName, KINDS } from "../colours";
 import { bytes, count, DASH, moment, nanoseconds, shorten } from "../format";
+import { isReport } from "../held";
 import { ask, askJson, life, overview, Poll, Refused } from "../link";
 import { Empty, GroupName, TaskLink, workerName, writing } from "../parts/small";
 import { href, route, set } from "../route";
@@ -107,6 +108,7 @@ export function Stream() {
       () => {
         // What is over does not change.
         const over = made.window.to < made.bounds.to - 2e9 && (picture.current?.exact ?? false);
+        if (isReport) return 3_600_000;
         return overview.peek()?.live === false || over ? 5000 : 500;
       },
       async (stop) => {

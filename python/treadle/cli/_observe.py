@@ -6,13 +6,10 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from http.client import HTTPException
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.error import HTTPError
-from urllib.parse import quote, urlsplit
-from urllib.request import ProxyHandler, build_opener
+from urllib.parse import quote
 
 import click
 
@@ -20,6 +17,7 @@ from treadle.cli import _observed
 from treadle.cli._basics import clear_errors
 from treadle.cli._history import lacks
 from treadle.cli._long_running import scheduler_of, security_options
+from treadle.sight._pages import Pages
 
 __all__ = ["observe"]
 
@@ -27,50 +25,13 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 # Seconds for an answer.
 _PATIENCE = 10.0
-# Pages are asked directly: a proxy from the environment would see the token.
-_open = build_opener(ProxyHandler({})).open
 _TOPICS = (
     *("overview", "workers", "groups", "running", "errors", "transfers", "shuffles", "memory"),
-    *("profile", "logs", "task"),
+    *("profile", "logs", "task", "sql"),
 )
-# What may, or has to, follow a topic.
-_MORE = {"profile": "GROUP", "logs": "TEXT", "task": "KEY"}
-
-
-class _Pages:
-    """The pages of a cluster, or of a history file.
-
-    Parameters
-    ----------
-    link
-        ``http://HOST:PORT/…?token=TOKEN``.
-    """
-
-    def __init__(self, link: str) -> None:
-        self._link = urlsplit(link)
-
-    def get(self, path: str, query: str = "") -> Any:
-        """Return the JSON of a page.
-
-        Raises
-        ------
-        click.ClickException
-            There is no such page, or nothing of that kind is known.
-        """
-        parts = "&".join(part for part in (query, self._link.query) if part)
-        base = self._link.path.removesuffix("/").removesuffix("/status")
-        url = f"{self._link.scheme}://{self._link.netloc}{base}{path}?{parts}"
-        try:
-            with _open(url, timeout=_PATIENCE) as answer:
-                return json.load(answer)
-        except HTTPError as error:
-            text = error.read().decode(errors="replace").strip()
-            with suppress(ValueError, KeyError, TypeError):
-                text = json.loads(text)["error"]
-            raise click.ClickException(f"{path}: {text}") from None
-        except (OSError, ValueError, HTTPException) as error:
-            where = f"{self._link.scheme}://{self._link.netloc}"
-            raise click.ClickException(f"{where} has no pages of a cluster: {error}") from None
+# What may follow a topic, and what has to.
+_MORE = {"profile": "GROUP", "logs": "TEXT", "task": "KEY", "sql": "STATEMENT"}
+_NEEDED = ("task", "sql")
 
 
 @click.command()
@@ -83,7 +44,9 @@ class _Pages:
     help="What the scheduler wrote, instead of its address.",
 )
 @security_options
-@click.argument("arguments", nargs=-1, metavar="[ADDRESS|LINK|PATH] [TOPIC] [KEY|GROUP|TEXT]")
+@click.argument(
+    "arguments", nargs=-1, metavar="[ADDRESS|LINK|PATH] [TOPIC] [KEY|GROUP|TEXT|STATEMENT]"
+)
 def observe(
     arguments: tuple[str, ...],
     as_json: bool,
@@ -96,7 +59,8 @@ def observe(
     """Show what a cluster does: by the scheduler's ADDRESS, the LINK to its page, or the PATH of a history.
 
     TOPIC is workers, groups, running, errors, transfers, shuffles, memory, profile (of a GROUP), logs (with a
-    TEXT), or task with a KEY; without one, what is seen first. A text has at most 40 lines.
+    TEXT), task with a KEY, or, of a history, sql with a STATEMENT over spans, groups, workers and transfers;
+    without one, what is seen first. A text has at most 40 lines.
     """
     places = list(arguments)
     place = None if scheduler_file is not None or not places else places.pop(0)
@@ -107,8 +71,8 @@ def observe(
         raise click.UsageError(f"{topic!r} is none of {', '.join(_TOPICS)}")
     if len(places) > (topic in _MORE):
         raise click.UsageError(f"{topic} has no argument, or no more: {' '.join(places)!r}")
-    if topic == "task" and not places:
-        raise click.UsageError("task needs a KEY")
+    if topic in _NEEDED and not places:
+        raise click.UsageError(f"{topic} needs a {_MORE[topic]}")
     with clear_errors():
         path = None if place is None else _history_at(place)
         try:
@@ -118,10 +82,15 @@ def observe(
                 link = place
             else:
                 link = _link_of(place, scheduler_file, tls, insecure, secret_file)
+            if topic == "sql" and path is None:
+                raise click.UsageError("sql is for a history: give its PATH")
             while True:
                 # A history grows while its scheduler lives: it is read each time.
-                with _pages_of(link, path) as pages:
-                    _show(pages, topic, places, as_json)
+                with _pages_of(link, path) as (pages, shown):
+                    if topic == "sql":
+                        _answer(shown, places[0], as_json)
+                    else:
+                        _show(pages, topic, places, as_json)
                 if not watch:
                     break
                 time.sleep(2)
@@ -155,10 +124,10 @@ def _history_at(place: str) -> str | None:
 
 
 @contextmanager
-def _pages_of(link: str | None, path: str | None) -> Iterator[_Pages]:
-    """Yield pages by their link, or those of a history, which are served meanwhile."""
+def _pages_of(link: str | None, path: str | None) -> Iterator[tuple[Pages, Any]]:
+    """Yield pages by their link, or those of a history, which are served meanwhile, and the history."""
     if path is None:
-        yield _Pages(link or "")
+        yield Pages(link or ""), None
         return
     from treadle import _core
 
@@ -166,7 +135,7 @@ def _pages_of(link: str | None, path: str | None) -> Iterator[_Pages]:
     try:
         for lack in lacks(shown):
             click.echo(f"{path}: {lack}", err=True)
-        yield _Pages(shown.http)
+        yield Pages(shown.http), shown
     finally:
         shown.close()
 
@@ -192,7 +161,20 @@ def _link_of(
     return str(link)
 
 
-def _show(pages: _Pages, topic: str, rest: list[str], as_json: bool) -> None:
+def _answer(shown: Any, statement: str, as_json: bool) -> None:
+    """Print what a history answers to a statement of SQL."""
+    from treadle.sight._sql import answer
+
+    names, rows = answer(shown.tables(), statement)
+    if as_json:
+        found = [dict(zip(names, row, strict=True)) for row in rows]
+        click.echo(json.dumps(found, default=str))
+    else:
+        for line in _observed.rows(names, rows):
+            click.echo(line)
+
+
+def _show(pages: Pages, topic: str, rest: list[str], as_json: bool) -> None:
     if topic == "transfers":
         found = pages.get("/sight/transfers")
     elif topic in ("profile", "logs"):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 from dask.utils import format_bytes
 
-__all__ = ["lines", "part"]
+__all__ = ["lines", "part", "rows"]
 
 _MOST = 40
 _WIDEST = 160
@@ -32,7 +32,24 @@ def part(found: dict[str, Any], topic: str) -> dict[str, Any]:
 
 def lines(found: dict[str, Any], topic: str) -> list[str]:
     """Return a page as text; what is left out is counted in the last line."""
-    every = [_plain(line)[:_WIDEST] for line in _TEXTS[topic](found)]
+    return _cut(_TEXTS[topic](found))
+
+
+def rows(names: Sequence[str], found: Sequence[Sequence[Any]]) -> list[str]:
+    """Return a table of any columns as text."""
+    shown = [[_cell(cell) for cell in row] for row in found[:_MOST]]
+    more = [""] * (len(found) - len(shown))
+    return _cut([*_table(names, shown), *more] if names else [])
+
+
+def _cell(cell: Any) -> str | None:
+    if cell is None:
+        return None
+    return f"{cell:.6g}" if isinstance(cell, float) else str(cell)
+
+
+def _cut(text: Iterable[str]) -> list[str]:
+    every = [_plain(line)[:_WIDEST] for line in text]
     if len(every) <= _MOST:
         return every
     return [*every[: _MOST - 1], f"… {len(every) - _MOST + 1} more lines: --json has all"]
@@ -97,6 +114,8 @@ def _overview(found: dict[str, Any]) -> Iterator[str]:
         f"spans: {spans['kept']} kept in {_bytes(spans['bytes'])} of {_bytes(spans['limit'])}, "
         f"{spans['lost']} lost"
     )
+    if found.get("history"):
+        yield f"history: {_history(found['history'])}"
     yield f"latest errors: {len(found['errors'])}, events: {len(found['events'])}"
     yield ""
     for verdict in found["verdicts"]:
@@ -107,6 +126,12 @@ def _overview(found: dict[str, Any]) -> Iterator[str]:
     yield from islice(_groups(found), 11)
     for event in found["events"][:8]:
         yield f"{event['time'] / 1e9:8.1f} s  {event['kind']} {event['worker']}: {event['text']}"
+
+
+def _history(about: dict[str, Any]) -> str:
+    limit = f" of {_bytes(about['limit'])}" if about.get("limit") else ""
+    why = f": {about['error']}" if about.get("error") else ""
+    return f"{_bytes(about['bytes'])}{limit}, {about['state']}{why}"
 
 
 def _groups(found: dict[str, Any]) -> Iterator[str]:

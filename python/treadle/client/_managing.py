@@ -15,7 +15,7 @@ from treadle.client._hosted import Hosted
 from treadle.client._scheduler_rpc import ask_python
 from treadle.cluster._clusters import cluster_at
 from treadle.cluster._local_cluster import LocalCluster
-from treadle.cluster._options import dashboard_at
+from treadle.cluster._options import dashboard_at, with_links
 from treadle.cluster._worker_process import WorkerProcess
 from treadle.common import _scheduler_file
 from treadle.common._ask import ask
@@ -86,7 +86,25 @@ class Managing(Hosted):
         if self.cluster is not None:
             link: str | None = self.cluster.dashboard_link
             return link
+        if self._host is not None:
+            return self._host.pages_link
         return dashboard_at(self._scheduler_identity.get("http"))
+
+    def _repr_html_(self) -> str:
+        text: str = super()._repr_html_()
+        return with_links(text, self.dashboard_link)
+
+    @property
+    def pages_link(self) -> str | None:
+        """Where the scheduler itself serves its pages, whatever ``distributed.dashboard.link`` says."""
+        if self.cluster is not None:
+            own: str | None = getattr(self.cluster, "pages_link", None)
+            if own is not None:
+                return own
+        if self._host is not None:
+            return self._host.pages_link
+        link: str | None = self._scheduler_identity.get("http")
+        return link
 
     def shuffles(self) -> Shuffles:
         """Return records of this scheduler's shuffles, those that run and the latest 256 that ended.

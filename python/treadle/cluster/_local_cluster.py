@@ -41,6 +41,7 @@ from treadle.cluster._options import (
     http_address,
     level_of,
     warn_without_effect,
+    with_links,
 )
 from treadle.cluster._scaling import FAREWELL, Adaptive, Scaling
 from treadle.cluster._scheduler_comm import SchedulerComm, identity
@@ -361,6 +362,11 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
         """Where the scheduler shows its state and metrics."""
         return dashboard_at(None if self._scheduler is None else self._scheduler.http)
 
+    @property
+    def pages_link(self) -> str | None:
+        """Where the scheduler itself serves its pages."""
+        return None if self._scheduler is None else self._scheduler.http
+
     def is_ready(self) -> bool:
         """Return whether no worker process is just being started."""
         return not self._starting.among(self.workers)
@@ -648,4 +654,4 @@ class LocalCluster(SpecCluster):  # type: ignore[misc]
             return head
         # As a page shows it: the first few workers.
         shown: str = SchedulerInfo(identity(self, 5))._repr_html_()
-        return head + shown
+        return head + with_links(shown, self.dashboard_link)

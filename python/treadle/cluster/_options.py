@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import logging
+import re
 import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -22,7 +24,12 @@ __all__ = [
     "http_address",
     "level_of",
     "warn_without_effect",
+    "with_links",
 ]
+
+
+# Distributed's to the pages of the scheduler. Those of workers have a space before the tag's end.
+_LINK = re.compile(r'(<strong>Dashboard:</strong> )<a href="[^"]*" target="_blank">[^<]*</a>')
 
 
 def warn_without_effect(worker_dashboard_address: Any) -> None:
@@ -143,3 +150,20 @@ def dashboard_at(http: str | None) -> str | None:
     pages = urlsplit(http)
     link: str = format_dashboard_link(pages.hostname, pages.port)
     return f"{link}{'&' if '?' in link else '?'}{pages.query}"
+
+
+def with_links(text: str, link: str | None) -> str:
+    """Return HTML of distributed's about a scheduler, where its links let in, and workers have none.
+
+    Parameters
+    ----------
+    text
+        As ``SchedulerInfo`` has it: with the address of the pages, but not with what lets in.
+    link
+        What :func:`dashboard_at` returned.
+    """
+    text = text.replace('<a href="None" target="_blank">None</a>', "none")
+    if link is None:
+        return text
+    shown = f'<a href="{html.escape(link)}" target="_blank">{html.escape(link.partition("?token=")[0])}</a>'
+    return _LINK.sub(lambda found: found[1] + shown, text)

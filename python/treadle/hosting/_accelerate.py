@@ -22,6 +22,7 @@ class ShufflingScheduler(HostedScheduler):
     """Treadle's scheduler, which has no tasks: it knows where the rows of Dask's shuffles are."""
 
     name = NAME
+    has_pages = False
     taken = "{} is accelerated already: call treadle.decelerate(client) first"
 
     def _enter(self) -> None:

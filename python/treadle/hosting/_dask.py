@@ -61,6 +61,8 @@ class HostedScheduler(SchedulerPlugin):
     """Treadle's scheduler in the process of Dask's. Dask's adaptive scaling knows its load."""
 
     name = NAME
+    #: Whether its pages are shown behind those of Dask's.
+    has_pages = True
 
     #: What is said of a cluster that has one already: with what to do.
     taken = (
@@ -75,6 +77,7 @@ class HostedScheduler(SchedulerPlugin):
         #: Tells it from one that another client starts.
         self.token = secrets.token_hex(8)
         self._part: Any = None
+        self._relay: Any = None
         self._is_closed = False
         # Names of workers that are not to go: as of the last time that somebody asked.
         self._needed: frozenset[str] = frozenset()
@@ -87,6 +90,7 @@ class HostedScheduler(SchedulerPlugin):
         RuntimeError
             There is one, or the cluster ends, or nobody wants it any more.
         """
+        from treadle.hosting._relay import Relay
         from treadle.hosting._scheduler_part import SchedulerPart
 
         # Dask adds the plugin only after this.
@@ -96,7 +100,10 @@ class HostedScheduler(SchedulerPlugin):
         starting[self.name] = self
         try:
             links = links_of(scheduler, self._certificates)
-            make = partial(SchedulerPart, secret=self._secret, **links)
+            relays = self.has_pages and Relay.fits(scheduler)
+            # Only Dask's scheduler asks for them.
+            pages = f"{_LOOPBACK}:0" if relays else None
+            make = partial(SchedulerPart, secret=self._secret, pages=pages, **links)
             part = await made(make, lambda: not self._is_closed and _runs(scheduler))
             if part is None:
                 raise RuntimeError(
@@ -107,6 +114,8 @@ class HostedScheduler(SchedulerPlugin):
         self._part = part
         self.address = part.address
         self._scheduler = scheduler
+        if relays and part.pages_link is not None:
+            self._relay = Relay(scheduler, part.pages_link, self.name)
         # Numbers of tasks of Dask, by their ids. A reference takes out what is forgotten: the id may be
         # another task's later.
         self._numbers: dict[int, tuple[Any, int]] = {}
@@ -150,9 +159,17 @@ class HostedScheduler(SchedulerPlugin):
     async def close(self) -> None:
         self._is_closed = True
         part, self._part = self._part, None
+        relay, self._relay = self._relay, None
+        if relay is not None:
+            relay.close()
         if part is not None:
             self.leave()
             await off_loop(part.close)
+
+    @property
+    def shown(self) -> bool:
+        """Whether Dask's scheduler shows the pages of Treadle's."""
+        return self._relay is not None
 
     def numbers(self, keys: Collection[Hashable]) -> dict[Hashable, int]:
         """Return a number of Dask's task of each key, which no other task has: the next one of the
@@ -364,6 +381,8 @@ class DaskHost(Host):
         self._options = nthreads, memory_fraction, processes
         self._address: str = client.scheduler.address
         self._has_workers = False
+        # Whether Dask's pages lead to Treadle's.
+        self._is_shown = False
         # Of the plugin of the scheduler, if there is one; "": of whoever has started it.
         self._token: str | None = None
         # What both engines have, by key: the state of our future, and the number of Dask's task.
@@ -378,6 +397,13 @@ class DaskHost(Host):
             return None
         link: str | None = self._client.dashboard_link
         return link
+
+    @property
+    def pages_link(self) -> str | None:
+        link = self.dashboard_link
+        if link is None or not self._is_shown:
+            return None
+        return f"{link.removesuffix('status').removesuffix('/')}/{self.name}/"
 
     async def _ask(self, function: Callable[..., Any], *args: Any) -> Any:
         """Run a coroutine function with Dask's client, in the loop of that."""
@@ -397,7 +423,7 @@ class DaskHost(Host):
             certificates = certificates_of(await off_loop(temporary))
         plugin = self.scheduler_plugin(secret, certificates)
         self._token = plugin.token
-        address = await self._ask(_start_scheduler, plugin)
+        address, self._is_shown = await self._ask(_start_scheduler, plugin)
         return Place(address, secret, certificates, certificates is None)
 
     async def start_workers(self, place: Place) -> None:
@@ -546,10 +572,10 @@ def _is_loopback(host: str) -> bool:
 # In the loop of Dask's client
 
 
-async def _start_scheduler(client: Any, plugin: Any) -> str:
+async def _start_scheduler(client: Any, plugin: Any) -> tuple[str, bool]:
     await client.register_plugin(plugin, name=plugin.name)
-    address: str = await client.run_on_scheduler(_address, plugin.name)
-    return address
+    place: tuple[str, bool] = await client.run_on_scheduler(_place, plugin.name)
+    return place
 
 
 async def _register(client: Any, plugin: Any) -> None:
@@ -575,9 +601,9 @@ def _installed() -> tuple[str | None, str]:
 
 
 @_by_value
-def _address(name: str, dask_scheduler: Any) -> str:
-    address: str = dask_scheduler.plugins[name].address
-    return address
+def _place(name: str, dask_scheduler: Any) -> tuple[str, bool]:
+    plugin = dask_scheduler.plugins[name]
+    return plugin.address, plugin.shown
 
 
 async def _is_there(client: Any, name: str) -> bool:

@@ -68,6 +68,11 @@ class Host(ABC):
         """Where the host shows its own state; None: nowhere."""
         return None
 
+    @property
+    def pages_link(self) -> str | None:
+        """Where the host shows the pages of Treadle's scheduler; None: nowhere."""
+        return None
+
     def owns(self, future: Any) -> bool:
         """Return whether this is a future of the host's own engine."""
         del future

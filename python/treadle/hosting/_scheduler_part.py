@@ -29,10 +29,17 @@ class SchedulerPart:
         The interface on which it listens.
     secret, certificates, insecure
         As :class:`treadle.LocalCluster` has them.
+    pages
+        Where it has pages, as ``IP:PORT``; None: nowhere.
     """
 
     def __init__(
-        self, host: str, secret: bytes, certificates: Certificates | None, insecure: bool
+        self,
+        host: str,
+        secret: bytes,
+        certificates: Certificates | None,
+        insecure: bool,
+        pages: str | None = None,
     ) -> None:
         self._links: dict[str, Any] = {
             "secret": secret,
@@ -41,8 +48,13 @@ class SchedulerPart:
         }
         # It listens at host:port: an address of IPv6 has colons of its own.
         host = f"[{host}]" if ":" in host else host
-        self._cluster = _Cluster(0, host=host, dashboard_address=None, **self._links)
+        self._cluster = _Cluster(0, host=host, dashboard_address=pages, **self._links)
         self.address = self._cluster.scheduler_address
+
+    @property
+    def pages_link(self) -> str | None:
+        """Where it has pages, with their token."""
+        return self._cluster.pages_link
 
     def adaptive_target(self, target_duration: Any, *, timeout: float) -> int:
         """Return how many workers there should be for what there is to do."""

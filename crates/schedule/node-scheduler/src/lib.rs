@@ -39,6 +39,7 @@ use treadle_scheduler::Config;
 use mailbox::Mailbox;
 use sight::SightThread;
 pub use sight::{History, HistoryError, Options as Sight};
+pub use treadle_sight::End as HistoryEnd;
 
 /// Settings of a scheduler.
 #[derive(Clone, Debug)]

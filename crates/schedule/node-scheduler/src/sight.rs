@@ -6,7 +6,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | `inbox` | what is left |
-//! | `thread` | who takes it in, and writes the history |
+//! | `thread`, `writer` | who takes it in, and writes the history |
 //! | `submissions` | groups of tasks that were submitted, and what they read |
 //! | `questions`, `answers` | of HTTP requests |
 //! | `errors` | the text in what a task raised |
@@ -21,6 +21,7 @@ mod past;
 mod questions;
 mod submissions;
 mod thread;
+mod writer;
 
 pub use past::{History, HistoryError};
 

@@ -141,7 +141,13 @@ impl<'a> Beside<'a> {
             put_slice(frame.name.as_bytes(), bytes);
             put(frame.time, bytes);
         }
-        put(self.sampled, bytes);
+        // A batch that says nothing has zeros alone.
+        let sampled = if self.frames.is_empty() {
+            0
+        } else {
+            self.sampled
+        };
+        put(sampled, bytes);
         put(self.lines.len() as u64, bytes);
         for line in &self.lines {
             put(line.time, bytes);
@@ -271,14 +277,7 @@ impl<'a> Batch<'a> {
     /// cannot be.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(bytes);
-        if reader.byte()? != VERSION {
-            return Err(Malformed(0));
-        }
-        let head = Head {
-            offset: reader.signed()?,
-            lost: reader.number()?,
-            processor: reader.number()?,
-        };
+        let head = head(&mut reader)?;
         let beside = Beside::read(&mut reader)?;
         let count = reader.count(LEAST)?;
         let mut records = Vec::with_capacity(count);
@@ -294,10 +293,31 @@ impl<'a> Batch<'a> {
         })
     }
 
+    /// What is said once, and whether there is nothing else: all counts that follow are 0.
+    ///
+    /// # Errors
+    /// When the bytes are none, as far as they were looked at.
+    pub fn peek(bytes: &[u8]) -> Result<(Head, bool), Malformed> {
+        let mut reader = Reader::new(bytes);
+        let head = head(&mut reader)?;
+        Ok((head, reader.rest().iter().all(|byte| *byte == 0)))
+    }
+
     /// What the worker did.
     pub fn records(&self) -> &[Record] {
         &self.records
     }
+}
+
+fn head(reader: &mut Reader<'_>) -> Result<Head, Malformed> {
+    if reader.byte()? != VERSION {
+        return Err(Malformed(0));
+    }
+    Ok(Head {
+        offset: reader.signed()?,
+        lost: reader.number()?,
+        processor: reader.number()?,
+    })
 }
 
 #[inline]

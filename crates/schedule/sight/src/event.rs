@@ -11,6 +11,10 @@ use crate::reader::{Malformed, Reader, put, put_slice};
 /// Characters of an error's text that are kept.
 const LONGEST: usize = 2_000;
 
+/// The first bytes of what only files have.
+const CHANGES: u8 = 20;
+const ENDED: u8 = 21;
+
 /// How a worker is.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct WorkerState {
@@ -210,6 +214,21 @@ pub enum Event<'a> {
     },
     /// How the tasks of groups are: of those of which it has changed.
     States(Vec<(String, States)>),
+    /// How the cluster is, of workers only those for which that changed: see [`Sparse`](crate::Sparse).
+    Changes(Snapshot),
+    /// The history ends here.
+    Ended(End),
+}
+
+/// How a history ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum End {
+    /// With its scheduler.
+    Closed,
+    /// It had as many bytes as it may.
+    Full(u64),
+    /// It could not be written: why.
+    Failed(String),
 }
 
 /// The text of an error, cut to what is kept.
@@ -278,25 +297,7 @@ impl Event<'_> {
             }
             Self::Snapshot(snapshot) => {
                 into.push(4);
-                for count in snapshot.tasks {
-                    put(count, into);
-                }
-                put(snapshot.workers.len() as u64, into);
-                for state in &snapshot.workers {
-                    put(state.worker.into(), into);
-                    into.push(state.status);
-                    let numbers = [
-                        state.managed,
-                        state.process,
-                        state.spilled,
-                        state.tasks,
-                        state.values,
-                        state.silent,
-                    ];
-                    for number in numbers {
-                        put(number, into);
-                    }
-                }
+                put_snapshot(snapshot, into);
             }
             Self::Failed {
                 object,
@@ -364,6 +365,46 @@ impl Event<'_> {
                     }
                 }
             }
+            Self::Changes(snapshot) => {
+                into.push(CHANGES);
+                put_snapshot(snapshot, into);
+            }
+            Self::Ended(end) => {
+                into.push(ENDED);
+                match end {
+                    End::Closed => into.push(0),
+                    End::Full(limit) => {
+                        into.push(1);
+                        put(*limit, into);
+                    }
+                    End::Failed(why) => {
+                        into.push(2);
+                        put_text(why, into);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn put_snapshot(snapshot: &Snapshot, into: &mut Vec<u8>) {
+    for count in snapshot.tasks {
+        put(count, into);
+    }
+    put(snapshot.workers.len() as u64, into);
+    for state in &snapshot.workers {
+        put(state.worker.into(), into);
+        into.push(state.status);
+        let numbers = [
+            state.managed,
+            state.process,
+            state.spilled,
+            state.tasks,
+            state.values,
+            state.silent,
+        ];
+        for number in numbers {
+            put(number, into);
         }
     }
 }
@@ -450,6 +491,13 @@ impl<'a> Event<'a> {
                 });
                 Self::States(groups.collect::<Result<_, Malformed>>()?)
             }
+            CHANGES => Self::Changes(snapshot(reader)?),
+            ENDED => Self::Ended(match reader.byte()? {
+                0 => End::Closed,
+                1 => End::Full(reader.number()?),
+                2 => End::Failed(reader.string()?),
+                _ => return Err(reader.wrong()),
+            }),
             _ => return Err(Malformed(0)),
         };
         reader.end()?;
@@ -560,6 +608,10 @@ mod tests {
                 servers: 4,
                 losses: 5,
             }),
+            Event::Changes(Snapshot::default()),
+            Event::Ended(End::Closed),
+            Event::Ended(End::Full(1 << 30)),
+            Event::Ended(End::Failed("no space left".into())),
         ];
         for event in events {
             let mut bytes = Vec::new();

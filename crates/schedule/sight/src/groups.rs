@@ -88,10 +88,22 @@ impl Group {
 }
 
 /// What one worker did of a group.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Share {
     pub(crate) runs: u64,
     pub(crate) time: u64,
+    /// The shortest run.
+    pub(crate) least: u64,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self {
+            runs: 0,
+            time: 0,
+            least: u64::MAX,
+        }
+    }
 }
 
 /// All groups.
@@ -148,6 +160,20 @@ impl Groups {
             .map(|(&(group, worker), &share)| (group, worker, share))
     }
 
+    /// The shortest run of each group, whose it was, and the shortest of the others.
+    pub(crate) fn shortest(&self) -> Vec<(u64, u16, u64)> {
+        let mut least = vec![(u64::MAX, 0, u64::MAX); self.groups.len()];
+        for (group, worker, share) in self.shares() {
+            let known = &mut least[usize::from(group)];
+            if share.least < known.0 {
+                *known = (share.least, worker, known.0);
+            } else {
+                known.2 = known.2.min(share.least);
+            }
+        }
+        least
+    }
+
     /// A task of a group ran.
     #[inline]
     pub(crate) fn ran(
@@ -179,6 +205,7 @@ impl Groups {
         if let Some(share) = self.share(number, worker) {
             share.runs += 1;
             share.time = share.time.saturating_add(time);
+            share.least = share.least.min(time);
         }
     }
 

@@ -12,8 +12,8 @@
 //! | `groups`, `workers`, `series`, `transfers`, `profile` | aggregates, each with a fixed bound |
 //! | `logs` | the latest lines of logs |
 //! | `picture` | spans reduced to what pixels show |
-//! | `overview`, `verdicts` | the answers, and what they prove |
-//! | `history`, `reader` | the format of the file, and reading bytes of anybody's |
+//! | `overview`, `tables`, `verdicts` | the answers, and what they prove |
+//! | `history`, `sparse`, `reader` | the format of the file, what it needs, and reading bytes of anybody's |
 //! | `sight` | all of it together |
 //!
 //! The crate is pure: no IO, no clock, no threads, no randomness. Times are nanoseconds since the start
@@ -38,19 +38,23 @@ mod ring;
 mod series;
 mod sight;
 mod span;
+mod sparse;
+mod tables;
 mod transfers;
 pub mod verdicts;
 mod workers;
 
 pub use batch::{Batch, Beside, Frame, Head, Line, Record, Running};
-pub use event::{Event, Shuffle, Snapshot, States, WorkerState, about_error};
+pub use event::{End, Event, Shuffle, Snapshot, States, WorkerState, about_error};
 pub use groups::{MOST_GROUPS, OTHERS};
 pub use overview::{
-    ErrorRow, EventRow, Flame, GroupRow, Kept, LineRow, Lines, Matrix, Overview, RunningRow,
-    Series, SpanRow, StatesRow, Tasks, WorkerRow,
+    ErrorRow, EventRow, Flame, GroupRow, HistoryRow, Kept, LineRow, Lines, Matrix, Overview,
+    RunningRow, Series, SpanRow, StatesRow, Tasks, WorkerRow,
 };
 pub use picture::{By, Lane, Picture, Rectangle, Window};
 pub use reader::Malformed;
 pub use sight::Sight;
 pub use span::{Kind, Span, lane};
+pub use sparse::Sparse;
+pub use tables::Tables;
 pub use verdicts::Verdict;

@@ -3,7 +3,7 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use crate::event::States;
+use crate::event::{End, States};
 use crate::verdicts::Verdict;
 
 /// Tasks by state.
@@ -253,6 +253,46 @@ pub struct Overview {
     pub more_errors: u64,
     pub events: Vec<EventRow>,
     pub verdicts: Vec<Verdict>,
+    /// The file that is written, or was read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub history: Option<HistoryRow>,
+}
+
+/// A history file.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct HistoryRow {
+    pub bytes: u64,
+    /// As many as it may have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    /// `written`: it goes on; `closed`: it ended with its scheduler; `full`, `failed`: it ended before;
+    /// `unfinished`: of one that was read, the end is missing.
+    pub state: &'static str,
+    /// Why it could not be written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl HistoryRow {
+    pub(crate) fn new(
+        bytes: u64,
+        limit: Option<u64>,
+        end: Option<&End>,
+        without_end: &'static str,
+    ) -> Self {
+        let (state, error) = match end {
+            None => (without_end, None),
+            Some(End::Closed) => ("closed", None),
+            Some(End::Full(_)) => ("full", None),
+            Some(End::Failed(why)) => ("failed", Some(why.clone())),
+        };
+        Self {
+            bytes,
+            limit,
+            state,
+            error,
+        }
+    }
 }
 
 /// Which cluster it is.

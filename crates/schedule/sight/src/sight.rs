@@ -8,12 +8,12 @@ use alloc::vec::Vec;
 use treadle_types::{ObjectId, Value};
 
 use crate::batch::{Batch, Record};
-use crate::event::{Event, Shuffle, Snapshot};
+use crate::event::{End, Event, Shuffle, Snapshot};
 use crate::groups::Groups;
 use crate::logs::Logs;
 use crate::overview::{
-    Cluster, ErrorRow, EventRow, Flame, GroupRow, Kept, LineRow, Lines, Matrix, Overview,
-    RunningRow, Series, ShuffleRow, SpanRow, StatesRow, Tasks, WorkerRow,
+    Cluster, ErrorRow, EventRow, Flame, GroupRow, HistoryRow, Kept, LineRow, Lines, Matrix,
+    Overview, RunningRow, Series, ShuffleRow, SpanRow, StatesRow, Tasks, WorkerRow,
 };
 use crate::picture::{self, Picture, Window};
 use crate::profile::{Profile, Wanted};
@@ -62,7 +62,7 @@ const STATUSES: [&str; 3] = ["running", "paused", "draining"];
 
 /// The latest keys of tasks that took long.
 #[derive(Debug, Default)]
-struct Keys {
+pub(crate) struct Keys {
     keys: VecDeque<(u64, Vec<u8>)>,
     bytes: usize,
 }
@@ -78,6 +78,10 @@ impl Keys {
         }
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &(u64, Vec<u8>)> {
+        self.keys.iter()
+    }
+
     fn get(&self, object: u64) -> Option<String> {
         let found = self.keys.iter().rev().find(|(of, _)| *of == object);
         found.map(|(_, key)| readable(key))
@@ -85,7 +89,7 @@ impl Keys {
 }
 
 /// A key, for people.
-fn readable(key: &[u8]) -> String {
+pub(crate) fn readable(key: &[u8]) -> String {
     match Value::from_bytes(key) {
         Ok(value) => treadle_types::keys::display(&value),
         Err(_) => "(an unreadable key)".into(),
@@ -95,12 +99,12 @@ fn readable(key: &[u8]) -> String {
 /// What is known of a cluster.
 #[derive(Debug)]
 pub struct Sight {
-    ring: Ring,
-    groups: Groups,
-    workers: Workers,
+    pub(crate) ring: Ring,
+    pub(crate) groups: Groups,
+    pub(crate) workers: Workers,
     times: Times,
     transfers: Transfers,
-    keys: Keys,
+    pub(crate) keys: Keys,
     errors: VecDeque<ErrorRow>,
     events: VecDeque<EventRow>,
     profile: Profile,
@@ -118,6 +122,10 @@ pub struct Sight {
     dropped: u64,
     /// Bytes and events of a history that could not be read.
     unread: (u64, u64),
+    /// The history that is written, or was read.
+    history: Option<HistoryRow>,
+    /// How the history that is read ends.
+    end: Option<End>,
 }
 
 impl Sight {
@@ -143,12 +151,34 @@ impl Sight {
             lost: 0,
             dropped: 0,
             unread: (0, 0),
+            history: None,
+            end: None,
         }
     }
 
     /// Of the history that this was read from, so many bytes and events could not be read.
     pub fn lacks(&mut self, bytes: u64, events: u64) {
         self.unread = (bytes, events);
+    }
+
+    /// So many bytes are in the history that is written, and how that is; `None`: it goes on.
+    pub fn writes(&mut self, bytes: u64, limit: u64, end: Option<&End>) {
+        self.history = Some(HistoryRow::new(bytes, Some(limit), end, "written"));
+    }
+
+    /// This was read from a history of so many bytes.
+    pub fn was_read(&mut self, bytes: u64) {
+        let limit = match self.end {
+            Some(End::Full(limit)) => Some(limit),
+            _ => None,
+        };
+        let row = HistoryRow::new(bytes, limit, self.end.as_ref(), "unfinished");
+        self.history = Some(row);
+    }
+
+    /// How the history ended that was read; `None`: its end is missing.
+    pub fn end(&self) -> Option<&End> {
+        self.end.as_ref()
     }
 
     /// Takes in what happened.
@@ -211,7 +241,9 @@ impl Sight {
                 let kind = if *drained { "left" } else { "lost" };
                 self.note(kind, self.workers.name_of(worker.0), cause.clone());
             }
-            Event::Snapshot(snapshot) => self.snapshot(snapshot),
+            Event::Snapshot(snapshot) => self.snapshot(snapshot, true),
+            Event::Changes(changes) => self.snapshot(changes, false),
+            Event::Ended(end) => self.end = Some(end.clone()),
             Event::Failed {
                 object: _,
                 key,
@@ -288,7 +320,8 @@ impl Sight {
         }
     }
 
-    fn snapshot(&mut self, snapshot: &Snapshot) {
+    /// `is_whole`: of workers that it does not have nothing is known. Else they are as they were.
+    fn snapshot(&mut self, snapshot: &Snapshot, is_whole: bool) {
         let [waiting, ready, assigned, memory, failed] = snapshot.tasks;
         self.tasks = Some(Tasks {
             waiting,
@@ -308,9 +341,11 @@ impl Sight {
             let Some(worker) = row.and_then(|row| self.workers.get_mut(row)) else {
                 continue;
             };
-            step.managed = step.managed.saturating_add(state.managed);
-            step.process = step.process.saturating_add(state.process);
-            threads += u64::from(worker.threads);
+            if is_whole {
+                step.managed = step.managed.saturating_add(state.managed);
+                step.process = step.process.saturating_add(state.process);
+                threads += u64::from(worker.threads);
+            }
             let before = worker.state.map_or(0, |state| state.status);
             worker.state = Some(*state);
             let change = match (before, state.status) {
@@ -324,8 +359,19 @@ impl Sight {
                 self.note(kind, name, text);
             }
         }
+        if !is_whole {
+            let known = self.workers.iter().filter_map(|(_, worker)| {
+                let state = worker.state.filter(|_| worker.gone.is_none())?;
+                Some((worker, state))
+            });
+            for (worker, state) in known {
+                step.managed = step.managed.saturating_add(state.managed);
+                step.process = step.process.saturating_add(state.process);
+                threads += u64::from(worker.threads);
+            }
+        }
         step.starved = u64::from(waiting + ready == 0 && assigned < threads);
-        step.narrow = u64::from(waiting > assigned && ready == 0 && assigned * 4 <= threads);
+        step.narrow = u64::from(waiting > assigned && ready == 0 && assigned * 2 <= threads);
         self.times.add(self.now, &step);
     }
 
@@ -606,6 +652,7 @@ impl Sight {
             },
             events: self.events.iter().rev().cloned().collect(),
             verdicts: self.verdicts(),
+            history: self.history.clone(),
         }
     }
 
@@ -808,6 +855,7 @@ impl Sight {
             lost_spans: self.lost,
             dropped: self.dropped,
             unread: self.unread,
+            history: self.history.clone(),
             ..Facts::default()
         };
         for step in self.times.recent().skip(SECONDS - MINUTE) {
@@ -871,6 +919,7 @@ impl Sight {
     fn worker_facts(&self) -> Vec<WorkerFacts> {
         // What each worker did, and what the same tasks take elsewhere.
         let mut sums = vec![(0_u64, 0.0_f64, 0.0_f64); self.workers.iter().count()];
+        let shortest = self.groups.shortest();
         for (group, row, share) in self.groups.shares() {
             let (Some(whole), Some(sum)) = (self.groups.get(group), sums.get_mut(usize::from(row)))
             else {
@@ -881,15 +930,23 @@ impl Sight {
                 continue;
             }
             let elsewhere = seconds(whole.time.saturating_sub(share.time)) / runs as f64;
+            // Where its shortest is as short as those of others, its tasks were others, and not it slower.
+            let (least, whose, second) = shortest[usize::from(group)];
+            let others = if whose == row { second } else { least };
+            if share.least < others.saturating_mul(3) / 2 {
+                sum.2 += seconds(share.time);
+            } else {
+                sum.2 += elsewhere * share.runs as f64;
+            }
             sum.0 += share.runs;
             sum.1 += seconds(share.time);
-            sum.2 += elsewhere * share.runs as f64;
         }
         self.workers
             .iter()
             .map(|(row, worker)| {
                 let (runs, took, expected) = sums[usize::from(row)];
                 let state = worker.state.unwrap_or_default();
+                let there = Some(worker).filter(|worker| worker.gone.is_none());
                 WorkerFacts {
                     id: worker.id,
                     name: self.workers.name(row),
@@ -901,6 +958,12 @@ impl Sight {
                     runs,
                     seconds: took,
                     expected,
+                    threads: worker.threads,
+                    busy: there.and_then(|one| one.busy(self.now)).unwrap_or(0.0)
+                        * f64::from(worker.threads),
+                    processors: there
+                        .and_then(|one| one.processors(self.now))
+                        .unwrap_or(0.0),
                 }
             })
             .collect()

@@ -4,6 +4,8 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use crate::overview::HistoryRow;
+
 /// How bad it is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -75,6 +77,10 @@ pub struct WorkerFacts {
     pub runs: u64,
     pub seconds: f64,
     pub expected: f64,
+    /// Its threads, how many of them ran tasks in the last ten seconds, and how many processors they used.
+    pub threads: u32,
+    pub busy: f64,
+    pub processors: f64,
 }
 
 /// The cluster, as rules see it.
@@ -106,6 +112,8 @@ pub struct Facts {
     pub dropped: u64,
     /// Bytes and events of a history that could not be read.
     pub unread: (u64, u64),
+    /// The history that is written, or was read.
+    pub history: Option<HistoryRow>,
 }
 
 /// A shuffle, as rules see it.
@@ -122,12 +130,14 @@ pub fn judge(facts: &Facts) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     lost_workers(facts, &mut verdicts);
     damaged_history(facts, &mut verdicts);
+    ended_history(facts, &mut verdicts);
     paused(facts, &mut verdicts);
     errors(facts, &mut verdicts);
     spilling(facts, &mut verdicts);
     skew(facts, &mut verdicts);
     skewed_shuffle(facts, &mut verdicts);
     slow_worker(facts, &mut verdicts);
+    lock_held(facts, &mut verdicts);
     transfers(facts, &mut verdicts);
     critical_path(facts, &mut verdicts);
     client(facts, &mut verdicts);
@@ -394,6 +404,30 @@ fn short_tasks(facts: &Facts, into: &mut Vec<Verdict>) {
     }
 }
 
+/// Threads that are busy and use one processor together: as if one could run at a time.
+fn lock_held(facts: &Facts, into: &mut Vec<Verdict>) {
+    let is_held = |worker: &&WorkerFacts| {
+        worker.threads >= 2
+            && worker.busy >= 1.8
+            && worker.busy >= 0.8 * f64::from(worker.threads)
+            && (0.9..=1.15).contains(&worker.processors)
+    };
+    let held: Vec<_> = facts.workers.iter().filter(is_held).collect();
+    if let Some(worst) = held
+        .iter()
+        .max_by(|one, other| one.busy.total_cmp(&other.busy))
+    {
+        let text = format!(
+            "{:.1} threads of worker {} ran tasks in the last ten seconds, and used {:.1} processors: they seem to hold the interpreter's lock; more processes with fewer threads run side by side",
+            worst.busy, worst.name, worst.processors
+        );
+        into.push(of_worker(
+            worst,
+            verdict("lock-held", Severity::Warn, "workers", text),
+        ));
+    }
+}
+
 /// What is not drawn.
 fn lost_spans(facts: &Facts, into: &mut Vec<Verdict>) {
     let batches = |count| match count {
@@ -428,11 +462,29 @@ fn damaged_history(facts: &Facts, into: &mut Vec<Verdict>) {
     into.push(verdict("damaged-history", Severity::Warn, "stream", text));
 }
 
+/// What came later is not written.
+fn ended_history(facts: &Facts, into: &mut Vec<Verdict>) {
+    let Some(history) = &facts.history else {
+        return;
+    };
+    let why = match (history.state, &history.error) {
+        ("full", _) => "as much as it may have",
+        ("failed", Some(why)) => why,
+        _ => return,
+    };
+    let text = format!(
+        "the history ended at {} ({why}): what came later is not in it",
+        size(history.bytes)
+    );
+    into.push(verdict("ended-history", Severity::Warn, "overview", text));
+}
+
 #[cfg(test)]
 mod tests {
     use alloc::vec;
 
     use super::*;
+    use crate::event::End;
 
     fn group(name: &str) -> GroupFacts {
         GroupFacts {
@@ -461,6 +513,9 @@ mod tests {
             runs: 100,
             seconds: 20.0,
             expected: 20.0,
+            threads: 2,
+            busy: 1.9,
+            processors: 1.7,
         }
     }
 
@@ -489,6 +544,7 @@ mod tests {
             lost_spans: 0,
             dropped: 0,
             unread: (0, 0),
+            history: Some(HistoryRow::new(5, Some(9), None, "written")),
         }
     }
 
@@ -522,6 +578,8 @@ mod tests {
             rules(|facts| facts.workers[0].expected = 9.0),
             ["slow-worker"]
         );
+        let held = rules(|facts| facts.workers[0].processors = 1.02);
+        assert_eq!(held, ["lock-held"]);
         assert_eq!(rules(|facts| facts.fetch_seconds = 50.0), ["transfers"]);
         assert_eq!(rules(|facts| facts.narrow = 15), ["critical-path"]);
         let starved = rules(|facts| {
@@ -538,6 +596,14 @@ mod tests {
         assert_eq!(rules(|facts| facts.dropped = 1), ["lost-spans"]);
         for unread in [(5, 0), (0, 5), (5, 5)] {
             assert_eq!(rules(|facts| facts.unread = unread), ["damaged-history"]);
+        }
+        for (end, expected) in [
+            (End::Full(9), &["ended-history"][..]),
+            (End::Failed("no space left".into()), &["ended-history"]),
+            (End::Closed, &[]),
+        ] {
+            let history = Some(HistoryRow::new(9, Some(9), Some(&end), "written"));
+            assert_eq!(rules(|facts| facts.history = history), expected);
         }
     }
 
@@ -567,6 +633,15 @@ mod tests {
         assert_eq!(short, [""; 0]);
         let busy = rules(|facts| facts.starved = 18);
         assert_eq!(busy, [""; 0]);
+        for processors in [0.3, 0.85, 1.2, 1.9] {
+            let free = rules(|facts| facts.workers[0].processors = processors);
+            assert_eq!(free, [""; 0]);
+        }
+        let single = rules(|facts| {
+            let worker = &mut facts.workers[0];
+            (worker.threads, worker.busy, worker.processors) = (1, 1.0, 1.0);
+        });
+        assert_eq!(single, [""; 0]);
         let few = rules(|facts| {
             facts.workers[0].expected = 9.0;
             facts.workers[0].runs = 3;

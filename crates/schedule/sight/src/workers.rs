@@ -40,8 +40,9 @@ pub(crate) struct Worker {
     pub(crate) cpu: Option<f64>,
     /// What it lost of spans.
     pub(crate) lost: u64,
-    /// Nanoseconds in which its executors were busy, by second.
+    /// Nanoseconds in which its executors were busy, by second, and of processors that it used.
     busy: [u64; SECONDS],
+    used: [u64; SECONDS],
     /// The second after the last of them.
     end: u64,
     /// Its numbers of groups.
@@ -76,6 +77,7 @@ impl Worker {
             cpu: None,
             lost: 0,
             busy: [0; SECONDS],
+            used: [0; SECONDS],
             end: 0,
             names: Vec::new(),
             running: Vec::new(),
@@ -103,6 +105,7 @@ impl Worker {
             let passed = (second + 1 - self.end).min(SECONDS as u64);
             for next in second + 1 - passed..=second {
                 self.busy[next as usize % SECONDS] = 0;
+                self.used[next as usize % SECONDS] = 0;
             }
             self.end = second + 1;
         }
@@ -113,46 +116,76 @@ impl Worker {
     pub(crate) fn was_busy(&mut self, start: u64, end: u64, now: u64) {
         let (start, end) = (start.min(now), end.min(now));
         self.advance(end / SECOND);
+        for (second, length) in self.seconds(start, end) {
+            self.busy[second as usize % SECONDS] += length;
+        }
+    }
+
+    /// The parts of a time in the seconds that are kept: they are at most as many as those.
+    #[inline]
+    fn seconds(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
         let oldest = self.end.saturating_sub(SECONDS as u64) * SECOND;
         let mut start = start.max(oldest);
-        while start < end {
+        core::iter::from_fn(move || {
             let second = start / SECOND;
             let until = ((second + 1) * SECOND).min(end);
-            self.busy[second as usize % SECONDS] += until - start;
+            let length = until.checked_sub(start).filter(|length| *length > 0)?;
             start = until;
-        }
+            Some((second, length))
+        })
     }
 
     /// The share of its threads' time in which they ran tasks, in the last ten whole seconds but one:
     /// what ended later may not have been told yet.
     pub(crate) fn busy(&self, now: u64) -> Option<f64> {
-        let end = (now / SECOND).saturating_sub(1);
-        let from = end.saturating_sub(10);
-        if self.threads == 0 || end == from {
+        if self.threads == 0 {
             return None;
         }
-        let known = |second: &u64| *second < self.end && *second + SECONDS as u64 >= self.end;
-        let busy = (from..end).filter(known);
-        let busy: u64 = busy
-            .map(|second| self.busy[second as usize % SECONDS])
-            .sum();
+        // With what still runs.
+        let (from, end) = recent(now)?;
         let running = self.running.iter();
         let running =
             running.map(|task| (end * SECOND).saturating_sub(task.began.max(from * SECOND)));
-        let busy = busy.saturating_add(running.sum());
-        let whole = (end - from) * SECOND * u64::from(self.threads);
-        Some((busy as f64 / whole as f64).min(1.0))
+        let running = running.sum::<u64>() as f64 / ((end - from) * SECOND) as f64;
+        let busy = (self.recent(&self.busy, now)? + running) / f64::from(self.threads);
+        Some(busy.min(1.0))
+    }
+
+    /// How many processors its process used in the same time.
+    pub(crate) fn processors(&self, now: u64) -> Option<f64> {
+        self.recent(&self.used, now)
+    }
+
+    /// What there was of something a second, in the last ten whole seconds but one.
+    fn recent(&self, of: &[u64; SECONDS], now: u64) -> Option<f64> {
+        let (from, end) = recent(now)?;
+        let known = |second: &u64| *second < self.end && *second + SECONDS as u64 >= self.end;
+        let seconds = (from..end).filter(known);
+        let sum: u64 = seconds.map(|second| of[second as usize % SECONDS]).sum();
+        Some(sum as f64 / ((end - from) * SECOND) as f64)
     }
 
     pub(crate) fn processor(&mut self, taken: u64, now: u64) {
         let (before, when) = self.processor;
         if taken > before && now > when {
             if before > 0 {
-                self.cpu = Some((taken - before) as f64 / (now - when) as f64);
+                let share = (taken - before) as f64 / (now - when) as f64;
+                self.cpu = Some(share);
+                self.advance(now / SECOND);
+                for (second, length) in self.seconds(when, now) {
+                    self.used[second as usize % SECONDS] += (share * length as f64) as u64;
+                }
             }
             self.processor = (taken, now);
         }
     }
+}
+
+/// The last ten whole seconds but one.
+fn recent(now: u64) -> Option<(u64, u64)> {
+    let end = (now / SECOND).saturating_sub(1);
+    let from = end.saturating_sub(10);
+    (from < end).then_some((from, end))
 }
 
 /// All of them, by row.
@@ -256,6 +289,20 @@ mod tests {
             key: "x".into(),
         });
         assert_eq!(worker.busy(now), Some(0.75));
+    }
+
+    #[test]
+    fn processors_are_those_of_the_last_seconds() {
+        let mut worker = Worker::new(1);
+        assert_eq!(worker.processors(SECOND), None);
+        let half = SECOND / 2;
+        for step in 1..=60 {
+            // One and a half, then none.
+            let taken = step.min(40) * 3 * half / 2;
+            worker.processor(taken, step * half);
+        }
+        assert_eq!(worker.processors(20 * SECOND), Some(1.5));
+        assert_eq!(worker.processors(40 * SECOND), Some(0.0));
     }
 
     #[test]

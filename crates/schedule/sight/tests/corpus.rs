@@ -5,7 +5,10 @@
 mod corpus;
 
 use treadle_sight::history::{MAGIC, put_block};
-use treadle_sight::{Batch, Event, Head, Kind, Record, Snapshot, WorkerState, fuzzing};
+use treadle_sight::{
+    Batch, Beside, End, Event, Frame, Head, Kind, Line, Record, Running, Snapshot, States,
+    WorkerState, fuzzing,
+};
 use treadle_types::WorkerId;
 
 #[test]
@@ -43,7 +46,36 @@ fn the_corpus_has_what_is_valid() {
     let records = (0..).zip(kinds).map(|(number, kind)| record(kind, number));
     let records: Vec<Record> = records.collect();
     let keys = [(7 << 32 | 1, &b"\x05\x05inc-1"[..])];
-    let batch = Batch::encode(head, &[(1, "inc")], &keys, records.into_iter());
+    let beside = Beside {
+        names: vec![(1, "inc")],
+        keys: keys.into(),
+        running: Some(vec![Running {
+            object: 9 << 32 | 1,
+            lane: 1,
+            began: 1_500,
+            key: b"\x05\x05inc-2",
+        }]),
+        frames: vec![
+            Frame {
+                parent: None,
+                name: "inc",
+                time: 0,
+            },
+            Frame {
+                parent: Some(0),
+                name: "inc job.py",
+                time: 20,
+            },
+        ],
+        sampled: 1_200,
+        lines: vec![Line {
+            time: 1_300,
+            level: 3,
+            text: "it is slow",
+        }],
+        lost_lines: 1,
+    };
+    let batch = Batch::encode(head, &beside, records.into_iter());
     corpus::compare("recorded", "batch", &batch);
     let worker = WorkerId(3);
     let events = [
@@ -92,6 +124,24 @@ fn the_corpus_has_what_is_valid() {
             cause: "it was killed by signal 9".into(),
             drained: false,
         },
+        Event::Doomed {
+            key: "inc-3".into(),
+            text: "KilledWorker".into(),
+        },
+        Event::Line {
+            level: 4,
+            text: "a worker is gone".into(),
+        },
+        Event::States(vec![(
+            "inc".into(),
+            States {
+                waiting: 1,
+                memory: 4,
+                ..States::default()
+            },
+        )]),
+        Event::Changes(Snapshot::default()),
+        Event::Ended(End::Full(1 << 30)),
     ];
     let mut file = MAGIC.to_vec();
     for (now, event) in (0..).zip(&events) {

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use treadle_sight::{Batch, By, Event, Head, Kind, Record, Sight, Snapshot, Window, WorkerState};
+use treadle_sight::{
+    Batch, Beside, By, Event, Head, Kind, Record, Sight, Snapshot, Window, WorkerState,
+};
 use treadle_types::{ObjectId, WorkerId};
 
 /// Nanoseconds.
@@ -19,6 +21,14 @@ struct Done {
     length: u64,
     fetch: bool,
     failed: bool,
+}
+
+fn beside<'a>(names: &[(u32, &'a str)], keys: &[(u64, &'a [u8])]) -> Beside<'a> {
+    Beside {
+        names: names.into(),
+        keys: keys.into(),
+        ..Beside::default()
+    }
 }
 
 fn any_done() -> impl Strategy<Value = Done> {
@@ -58,7 +68,7 @@ fn run(done: &[Done]) -> Sight {
                 failed: done.failed,
             })
             .collect();
-        let bytes = Batch::encode(Head::default(), &names, &[], records.into_iter());
+        let bytes = Batch::encode(Head::default(), &beside(&names, &[]), records.into_iter());
         let event = Event::Batch {
             worker: WorkerId(worker),
             bytes: &bytes,
@@ -185,7 +195,7 @@ proptest! {
             let head = Head { offset: done.reading as i64 - 500, lost: 1, processor: *now };
             let names = [(done.group, "a"), (7, "b-c")];
             let keys = [(record.object, &b"\x05\x01x"[..])];
-            let bytes = Batch::encode(head, &names, &keys, [record].into_iter());
+            let bytes = Batch::encode(head, &beside(&names, &keys), [record].into_iter());
             let text = format!("name {}", done.group);
             let event = match what {
                 0..4 => Event::Batch { worker, bytes: &bytes },
@@ -236,7 +246,11 @@ fn many_rows_are_drawn_with_wider_pixels() {
             failed: false,
         });
         let records: Vec<Record> = records.collect();
-        let bytes = Batch::encode(Head::default(), &[(0, "x")], &[], records.into_iter());
+        let bytes = Batch::encode(
+            Head::default(),
+            &beside(&[(0, "x")], &[]),
+            records.into_iter(),
+        );
         let event = Event::Batch {
             worker: WorkerId(worker),
             bytes: &bytes,

@@ -50,7 +50,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const FAREWELL: Duration = Duration::from_secs(1);
 /// What a page may do in a browser: run and ask for what comes from here, and nothing else.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
-    font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'";
+    font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors ";
 /// A browser may keep what stays the same, and asks whether it did.
 const LASTS: &str = "private, no-cache";
 /// What those hear who are turned away.
@@ -110,6 +110,8 @@ pub struct Content {
     pub bytes: Bytes,
     /// Whether it stays the same under this path: browsers may keep it.
     pub lasts: bool,
+    /// Whether pages of others may show it in a frame. It must have nothing that a click could change.
+    pub in_frames: bool,
 }
 
 impl Content {
@@ -120,6 +122,7 @@ impl Content {
             kind,
             bytes: bytes.into(),
             lasts: false,
+            in_frames: false,
         }
     }
 }
@@ -464,11 +467,12 @@ fn plain(status: StatusCode, text: impl Into<Bytes>) -> Answer {
 fn answer(content: Content) -> Answer {
     let status = StatusCode::from_u16(content.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let cache = if content.lasts { LASTS } else { "no-store" };
+    let frames = if content.in_frames { "*" } else { "'self'" };
     let builder = Response::builder()
         .status(status)
         .header(header::CONTENT_TYPE, content.kind)
         .header(header::CACHE_CONTROL, cache)
-        .header(header::CONTENT_SECURITY_POLICY, POLICY)
+        .header(header::CONTENT_SECURITY_POLICY, format!("{POLICY}{frames}"))
         // The address of a page holds the token: where links on it lead is not told.
         .header(header::REFERRER_POLICY, "no-referrer")
         .header(header::X_CONTENT_TYPE_OPTIONS, "nosniff");

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
 use treadle_interpreter::refuse_forked;
-use treadle_node_scheduler::{History as Native, HistoryError};
+use treadle_node_scheduler::{History as Native, HistoryEnd as End, HistoryError};
 
 /// The pages of a history file. Closed when it is dropped.
 #[pyclass(frozen, module = "treadle._core")]
@@ -55,8 +56,49 @@ impl History {
         self.0.unread()
     }
 
+    /// How it ended: `closed`, `full` or `failed`; `None`: that is missing.
+    #[getter]
+    fn end(&self) -> Option<&'static str> {
+        self.0.end().map(|end| match end {
+            End::Closed => "closed",
+            End::Full(_) => "full",
+            End::Failed(_) => "failed",
+        })
+    }
+
+    /// All spans by column, as integers of this machine's order, and what the numbers stand for.
+    fn tables<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let tables = py.detach(|| self.0.tables());
+        let found = PyDict::new(py);
+        let names = ["start", "read", "computed", "end"];
+        for (name, column) in names.into_iter().zip(&tables.times) {
+            found.set_item(name, long(py, column))?;
+        }
+        found.set_item("object", long(py, &tables.object))?;
+        found.set_item("bytes", long(py, &tables.bytes))?;
+        for (name, column) in [
+            ("group", &tables.group),
+            ("worker", &tables.worker),
+            ("lane", &tables.lane),
+        ] {
+            let bytes: Vec<u8> = column.iter().flat_map(|one| one.to_ne_bytes()).collect();
+            found.set_item(name, PyBytes::new(py, &bytes))?;
+        }
+        found.set_item("kind", PyBytes::new(py, &tables.kind))?;
+        found.set_item("failed", PyBytes::new(py, &tables.failed))?;
+        found.set_item("groups", tables.groups)?;
+        found.set_item("workers", tables.workers)?;
+        found.set_item("keys", tables.keys)?;
+        Ok(found)
+    }
+
     /// Ends the pages.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.0.close());
     }
+}
+
+fn long<'py>(py: Python<'py>, column: &[u64]) -> Bound<'py, PyBytes> {
+    let bytes: Vec<u8> = column.iter().flat_map(|one| one.to_ne_bytes()).collect();
+    PyBytes::new(py, &bytes)
 }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use treadle_host::pages::{Options as Pages, Page, PageServer, Refusals};
 use treadle_reactor::thread::lock;
-use treadle_sight::Sight;
 use treadle_sight::history::{Blocks, MAGIC};
+use treadle_sight::{End, Sight, Tables};
 
 use super::answers::{Answer, answer, page_of};
 use super::assets;
@@ -55,9 +55,11 @@ pub enum HistoryError {
 #[derive(Debug)]
 pub struct History {
     pages: PageServer,
+    sight: Arc<Mutex<Sight>>,
     /// Events that were read, and those that could not be.
     counts: (u64, u64),
     unread: u64,
+    end: Option<End>,
 }
 
 impl History {
@@ -96,6 +98,8 @@ impl History {
         }
         let unread = blocks.unread();
         sight.lacks(unread, counts.1);
+        sight.was_read(bytes.len() as u64);
+        let end = sight.end().cloned();
         drop(bytes);
         let sight = Arc::new(Mutex::new(sight));
         let mut pages: Vec<Page> = assets().collect();
@@ -107,8 +111,10 @@ impl History {
             .map_err(|source| HistoryError::Serve { address, source })?;
         Ok(Self {
             pages,
+            sight,
             counts,
             unread,
+            end,
         })
     }
 
@@ -125,6 +131,16 @@ impl History {
     /// Bytes that were left out: they are damaged, or the end of a file that was cut off.
     pub fn unread(&self) -> u64 {
         self.unread
+    }
+
+    /// How it ended; `None`: that is missing, as its scheduler was killed, or still writes it.
+    pub fn end(&self) -> Option<&End> {
+        self.end.as_ref()
+    }
+
+    /// All spans of it.
+    pub fn tables(&self) -> Tables {
+        lock(&self.sight).tables()
     }
 
     /// Ends the pages.

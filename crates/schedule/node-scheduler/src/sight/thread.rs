@@ -1,20 +1,17 @@
 //! The thread that watches.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use tracing::{error, warn};
 use treadle_reactor::thread::{self, caught, lock};
-use treadle_sight::history::{MAGIC, put_block};
 use treadle_sight::{Event, Sight, about_error};
 
 use super::answers::{Answer, answer};
 use super::inbox::{Inbox, Item, What};
 use super::submissions::Submissions;
+use super::writer::Writer;
 use super::{Options, errors};
 use crate::mailbox::{Mailbox, PageRequest};
 use crate::pages::Content;
@@ -99,7 +96,7 @@ pub(crate) fn start(
             error!(target: treadle_log::SCHEDULER, "{reason}: nothing is recorded any more");
             watcher.inbox.fail(&reason.to_string());
             if let Some(history) = &mut watcher.history {
-                let _ = history.flush();
+                history.close();
             }
         }
     };
@@ -128,13 +125,12 @@ impl Watcher {
                 let now = self.inbox.now();
                 self.take_event(&Event::Dropped(dropped), now);
             }
-            if let Some(history) = &mut self.history
-                && let Err(error) = history.flush()
-            {
-                let path = history.path.display();
-                warn!(target: treadle_log::SCHEDULER, "the history at {path} ends: {error}");
-                self.history = None;
+            if let Some(history) = &mut self.history {
+                history.flush();
             }
+        }
+        if let Some(history) = &mut self.history {
+            history.close();
         }
     }
 
@@ -170,6 +166,10 @@ impl Watcher {
                 self.take_event(&event, now);
             }
             What::Ask(question, reply) => {
+                if let Some(history) = &self.history {
+                    let (bytes, limit, end) = history.state();
+                    self.sight.writes(bytes, limit, end);
+                }
                 match answer(&self.sight, question, self.inbox.now(), true) {
                     Answer::Page(text) => reply(text),
                     Answer::AskKey(span) => self.mailbox.post(PageRequest {
@@ -189,74 +189,6 @@ impl Watcher {
         if let Some(history) = &mut self.history {
             history.add(event, now);
         }
-    }
-}
-
-/// Writes the history.
-struct Writer {
-    path: PathBuf,
-    file: File,
-    waiting: Vec<u8>,
-    written: u64,
-    longest: u64,
-    is_full: bool,
-}
-
-impl Writer {
-    /// Makes a new file; in a directory, one that is named by the time.
-    fn create(path: &Path, about: &About, longest: u64) -> io::Result<Self> {
-        let path = match path.is_dir() {
-            true => {
-                let id: String = about
-                    .id
-                    .chars()
-                    .filter(char::is_ascii_alphanumeric)
-                    .collect();
-                let id = &id[id.len().saturating_sub(8)..];
-                path.join(format!("treadle-{}-{id}.history", about.unix / 1_000_000))
-            }
-            false => path.to_owned(),
-        };
-        // Keys and errors are for whoever runs the cluster.
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&path);
-        let file = file.map_err(|error| {
-            io::Error::new(error.kind(), format!("{}: {error}", path.display()))
-        })?;
-        Ok(Self {
-            path,
-            file,
-            waiting: MAGIC.to_vec(),
-            written: 0,
-            longest,
-            is_full: false,
-        })
-    }
-
-    fn add(&mut self, event: &Event<'_>, now: u64) {
-        if self.is_full {
-            return;
-        }
-        put_block(now, event, &mut self.waiting);
-        if self.written + self.waiting.len() as u64 > self.longest {
-            self.is_full = true;
-            let (path, longest) = (self.path.display(), self.longest);
-            warn!(
-                target: treadle_log::SCHEDULER,
-                "the history at {path} has {longest} bytes, as many as it may: it ends here"
-            );
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.write_all(&self.waiting)?;
-        self.written += self.waiting.len() as u64;
-        self.waiting.clear();
-        self.waiting.shrink_to(1 << 20);
-        Ok(())
     }
 }
 

@@ -1,0 +1,222 @@
+//! Writes the history.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use tracing::warn;
+use treadle_sight::history::{MAGIC, put_block};
+use treadle_sight::{End, Event, Sparse};
+
+use super::thread::About;
+
+/// Bytes that are left for the end.
+const END: u64 = 64;
+
+/// A history, as far as it is written.
+pub(in crate::sight) struct Writer {
+    path: PathBuf,
+    file: File,
+    sparse: Sparse,
+    waiting: Vec<u8>,
+    written: u64,
+    longest: u64,
+    /// Nothing more is written.
+    end: Option<End>,
+    /// When the last event was added.
+    now: u64,
+}
+
+impl Writer {
+    /// Makes a new file; in a directory, one that is named by the time.
+    ///
+    /// # Errors
+    /// When it cannot be made, or is there.
+    pub(in crate::sight) fn create(path: &Path, about: &About, longest: u64) -> io::Result<Self> {
+        let path = match path.is_dir() {
+            true => {
+                let id: String = about
+                    .id
+                    .chars()
+                    .filter(char::is_ascii_alphanumeric)
+                    .collect();
+                let id = &id[id.len().saturating_sub(8)..];
+                path.join(format!("treadle-{}-{id}.history", about.unix / 1_000_000))
+            }
+            false => path.to_owned(),
+        };
+        // Keys and errors are for whoever runs the cluster.
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path);
+        let file = file.map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+        })?;
+        Ok(Self::of(path, file, longest))
+    }
+
+    fn of(path: PathBuf, file: File, longest: u64) -> Self {
+        Self {
+            path,
+            file,
+            sparse: Sparse::default(),
+            waiting: MAGIC.to_vec(),
+            written: 0,
+            longest,
+            end: None,
+            now: 0,
+        }
+    }
+
+    /// Bytes of it, as many as it may have, and how it ended, if it did.
+    pub(in crate::sight) fn state(&self) -> (u64, u64, Option<&End>) {
+        let bytes = self.written + self.waiting.len() as u64;
+        (bytes, self.longest, self.end.as_ref())
+    }
+
+    /// What happened, to be written with the next [`flush`](Self::flush).
+    pub(in crate::sight) fn add(&mut self, event: &Event<'_>, now: u64) {
+        if self.end.is_some() {
+            return;
+        }
+        self.now = now;
+        let Some(event) = self.sparse.need(event, now) else {
+            return;
+        };
+        let before = self.waiting.len();
+        put_block(now, &event, &mut self.waiting);
+        if self.written + self.waiting.len() as u64 + END > self.longest {
+            self.waiting.truncate(before);
+            let (path, longest) = (self.path.display(), self.longest);
+            warn!(
+                target: treadle_log::SCHEDULER,
+                "the history at {path} has {longest} bytes, as many as it may: it ends here"
+            );
+            self.put_end(End::Full(self.longest));
+        }
+    }
+
+    fn put_end(&mut self, end: End) {
+        put_block(self.now, &Event::Ended(end.clone()), &mut self.waiting);
+        self.end = Some(end);
+    }
+
+    /// Writes what waits. If that is not possible, it ends with what was written before.
+    pub(in crate::sight) fn flush(&mut self) {
+        let Err(error) = self.file.write_all(&self.waiting) else {
+            self.written += self.waiting.len() as u64;
+            self.waiting.clear();
+            self.waiting.shrink_to(1 << 20);
+            return;
+        };
+        let path = self.path.display();
+        warn!(target: treadle_log::SCHEDULER, "the history at {path} ends: {error}");
+        self.waiting = Vec::new();
+        self.put_end(End::Failed(error.to_string()));
+        // Where a part of a block was written, there may be room for the end instead.
+        let _ = self.write_end();
+        self.waiting = Vec::new();
+    }
+
+    fn write_end(&mut self) -> io::Result<()> {
+        use std::io::{Seek, SeekFrom};
+        self.file.set_len(self.written)?;
+        self.file.seek(SeekFrom::Start(self.written))?;
+        self.file.write_all(&self.waiting)?;
+        self.written += self.waiting.len() as u64;
+        Ok(())
+    }
+
+    /// Its scheduler ends.
+    pub(in crate::sight) fn close(&mut self) {
+        if self.end.is_none() {
+            self.put_end(End::Closed);
+        }
+        if !self.waiting.is_empty() {
+            self.flush();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use treadle_sight::Sight;
+    use treadle_sight::history::Blocks;
+
+    use super::*;
+
+    fn event() -> Event<'static> {
+        Event::Submitted(vec![("inc".into(), 5)])
+    }
+
+    fn read(path: &Path) -> (usize, Option<End>) {
+        let bytes = std::fs::read(path).unwrap();
+        let mut blocks = Blocks::new(&bytes);
+        let mut sight = Sight::new(1 << 20);
+        let mut count = 0;
+        for (now, event) in blocks.by_ref().map(Result::unwrap) {
+            sight.handle(&event, now).unwrap();
+            count += 1;
+        }
+        assert_eq!(blocks.unread(), 0);
+        (count, sight.end().cloned())
+    }
+
+    fn writer(name: &str, longest: u64) -> (PathBuf, Writer) {
+        let path = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let about = About {
+            address: String::new(),
+            id: String::new(),
+            unix: 0,
+        };
+        let writer = Writer::create(&path, &about, longest).unwrap();
+        (path, writer)
+    }
+
+    #[test]
+    fn it_ends_with_its_scheduler() {
+        let (path, mut writer) = writer("treadle-closed", 1 << 20);
+        writer.add(&event(), 1);
+        writer.flush();
+        assert_eq!(read(&path), (1, None));
+        writer.close();
+        assert_eq!(read(&path), (2, Some(End::Closed)));
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn it_is_no_longer_than_it_may_be_and_says_so() {
+        let (path, mut writer) = writer("treadle-full", 1_000);
+        for now in 0..200 {
+            writer.add(&event(), now);
+            if now % 7 == 0 {
+                writer.flush();
+            }
+        }
+        let (bytes, limit, end) = writer.state();
+        assert!((900..=1_000).contains(&bytes), "{bytes}");
+        assert_eq!((limit, end.cloned()), (1_000, Some(End::Full(1_000))));
+        writer.close();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), bytes);
+        assert_eq!(read(&path).1, Some(End::Full(1_000)));
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn it_ends_where_it_cannot_be_written() {
+        let file = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut writer = Writer::of("/dev/full".into(), file, 1 << 20);
+        writer.add(&event(), 1);
+        writer.flush();
+        let (bytes, _, end) = writer.state();
+        assert!(matches!(end, Some(End::Failed(_))), "{end:?}");
+        assert_eq!(bytes, 0);
+        writer.add(&event(), 2);
+        writer.close();
+        assert_eq!(writer.state().0, 0);
+    }
+}

@@ -1,0 +1,155 @@
+//! What a cluster did, and which verdict follows: whole runs, made up.
+
+use treadle_sight::{Batch, Beside, Event, Head, Kind, Record, Sight, Snapshot, WorkerState};
+use treadle_types::WorkerId;
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MS;
+
+/// A cluster of workers of so many threads each.
+/// A batch with a name for group 1.
+fn named(name: &str) -> Beside<'_> {
+    Beside {
+        names: vec![(1, name)],
+        ..Beside::default()
+    }
+}
+
+fn cluster(workers: u32, threads: u32) -> Sight {
+    let mut sight = Sight::new(1 << 20);
+    for worker in 1..=workers {
+        let joined = Event::Joined {
+            worker: WorkerId(worker),
+            name: format!("w{worker}"),
+            address: "a".into(),
+            host: "h".into(),
+            pid: 1,
+            threads,
+            memory: 1 << 30,
+        };
+        sight.handle(&joined, 0).unwrap();
+    }
+    sight
+}
+
+/// A worker ran tasks of a group one after the other, each for so long.
+fn ran(sight: &mut Sight, worker: u32, times: impl Iterator<Item = u64>, processor: u64) {
+    let mut now = 0;
+    let records: Vec<Record> = times
+        .map(|time| {
+            let began = now;
+            now += time;
+            Record {
+                began,
+                read: began,
+                computed: now,
+                ended: now,
+                object: 1 << 32,
+                bytes: 8,
+                group: 1,
+                lane: 0,
+                kind: Kind::Task,
+                failed: false,
+            }
+        })
+        .collect();
+    let head = Head {
+        processor,
+        ..Head::default()
+    };
+    let bytes = Batch::encode(head, &named("inc"), records.into_iter());
+    let event = Event::Batch {
+        worker: WorkerId(worker),
+        bytes: &bytes,
+    };
+    sight.handle(&event, now.max(60 * SECOND)).unwrap();
+}
+
+fn rules(sight: &Sight) -> Vec<&'static str> {
+    let overview = sight.overview(0, false);
+    overview.verdicts.iter().map(|one| one.rule).collect()
+}
+
+#[test]
+fn a_worker_that_takes_longer_for_all_tasks_is_slow() {
+    let mut sight = cluster(3, 1);
+    ran(&mut sight, 1, (0..100).map(|n| (20 + n % 30) * MS), 0);
+    ran(&mut sight, 2, (0..100).map(|n| (20 + n % 30) * MS), 0);
+    ran(&mut sight, 3, (0..40).map(|n| (60 + 3 * (n % 30)) * MS), 0);
+    assert_eq!(rules(&sight), ["slow-worker"]);
+}
+
+#[test]
+fn a_worker_that_had_longer_tasks_is_not() {
+    let mut sight = cluster(2, 1);
+    // Of the same function, with other arguments: ten of them took a second.
+    ran(&mut sight, 1, (0..200).map(|_| 10 * MS), 0);
+    let some = (0..200).map(|n| if n % 20 == 0 { SECOND } else { 10 * MS });
+    ran(&mut sight, 2, some, 0);
+    let spoken = rules(&sight);
+    assert!(!spoken.contains(&"slow-worker"), "{spoken:?}");
+}
+
+#[test]
+fn few_that_run_while_many_wait_are_the_critical_path() {
+    let critical = |assigned: u64| {
+        let mut sight = cluster(2, 2);
+        for second in 1..=10 {
+            let worker = |worker| WorkerState {
+                worker,
+                tasks: assigned / 2,
+                ..WorkerState::default()
+            };
+            let snapshot = Snapshot {
+                tasks: [200, 0, assigned, 0, 0],
+                workers: vec![worker(1), worker(2)],
+            };
+            let event = Event::Snapshot(snapshot);
+            sight.handle(&event, second * SECOND).unwrap();
+        }
+        rules(&sight).contains(&"critical-path")
+    };
+    // One that runs, and the next of its chain, which is sent ahead.
+    assert!(critical(1));
+    assert!(critical(2));
+    assert!(!critical(3));
+    assert!(!critical(4));
+}
+
+#[test]
+fn busy_threads_that_use_one_processor_hold_the_lock() {
+    let held = |processors: u64| {
+        let mut sight = cluster(1, 2);
+        for half in 1..=120_u64 {
+            let now = half * SECOND / 2;
+            let head = Head {
+                processor: 1 + processors * half * SECOND / 2 / 100,
+                ..Head::default()
+            };
+            let record = |lane| Record {
+                began: now - SECOND / 2,
+                read: now - SECOND / 2,
+                computed: now,
+                ended: now,
+                object: 1 << 32,
+                bytes: 8,
+                group: 1,
+                lane,
+                kind: Kind::Task,
+                failed: false,
+            };
+            let records = [record(0), record(1)].into_iter();
+            let bytes = Batch::encode(head, &named("spin"), records);
+            let event = Event::Batch {
+                worker: WorkerId(1),
+                bytes: &bytes,
+            };
+            sight.handle(&event, now).unwrap();
+        }
+        rules(&sight).contains(&"lock-held")
+    };
+    assert!(held(102));
+    assert!(!held(0));
+    assert!(!held(60));
+    assert!(!held(185));
+}

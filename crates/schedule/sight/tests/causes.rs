@@ -6,7 +6,6 @@ use treadle_types::WorkerId;
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
 
-/// A cluster of workers of so many threads each.
 /// A batch with a name for group 1.
 fn named(name: &str) -> Beside<'_> {
     Beside {
@@ -15,6 +14,7 @@ fn named(name: &str) -> Beside<'_> {
     }
 }
 
+/// A cluster of workers of so many threads each.
 fn cluster(workers: u32, threads: u32) -> Sight {
     let mut sight = Sight::new(1 << 20);
     for worker in 1..=workers {

@@ -9,7 +9,6 @@
 //! | --- | --- |
 //! | `ids`, `message` | names of things; what the processes tell each other |
 //! | `tally`, `receipt` | counts and digests of rows; what transfers leave, and their sum |
-//! | `maps` | sets of maps |
 //! | `block` | the row-block format: what a batch is as bytes |
 //! | `layout`, `plan` | where partitions live; that as it is told to others |
 //! | `master` | registration, loss, commit, the end |
@@ -33,7 +32,6 @@ mod error;
 mod ids;
 mod layout;
 mod lease;
-mod maps;
 mod master;
 mod message;
 mod plan;
@@ -52,7 +50,6 @@ pub use device::{
 pub use error::{Broken, ShuffleError};
 pub use ids::{AttemptId, BatchId, Generation, GroupId, ServerId, ShuffleId, Transfer};
 pub use lease::{ApplicationId, Leases, Tenant};
-pub use maps::MapSet;
 pub use master::{Master, MasterEffect, MasterEvent, Progress, Spec, Standing};
 pub use message::{
     Answer, Ask, CommitError, Fetch, FromServer, MapRange, Push, ReadPiece, Refusal, Seal,
@@ -66,5 +63,6 @@ pub use server::{
     ServerEvent, Storage,
 };
 pub use tally::{RowDigest, Tally};
+pub use treadle_shuffle_maps::MapSet;
 pub use usage::Usage;
 pub use writer::{Gathered, TransferError, Writer, WriterEffect, WriterEvent};

@@ -1,6 +1,10 @@
 //! Sets of maps: as ranges while these are few, and as bits otherwise. 40,000 maps that come in any
 //! order never take more than 5 KB, and those that are all there take one range.
 
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
+
 use alloc::vec::Vec;
 
 use treadle_types::Runs;

@@ -18,6 +18,7 @@ MODULES = (
     "slow",
     "overload",
     "disks",
+    "mixed",
     "larger",
     "drain",
     "masters",

@@ -112,6 +112,8 @@ treadle_guards::guards! {
         Gone,
         /// An attempt with other rows that comes after the commit changes nothing.
         Late,
+        /// Servers get rows in proportion to what they take.
+        Weights,
         /// A copy that cannot take a push ends its epoch: rows go on to other servers.
         Poison,
         /// Rows that one storage does not take go to the other one.

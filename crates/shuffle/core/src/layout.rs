@@ -53,8 +53,8 @@ impl Layout {
 
     /// Gives the wanted partitions that have no home one, in contiguous ranges whose lengths are about
     /// proportional to the weights of the servers. Without servers they have none for now.
-    pub(crate) fn assign(&mut self, wanted: &Runs, servers: &[(ServerId, u32)]) {
-        let is_preferred = |(server, _): &&(ServerId, u32)| self.preferred.contains(server);
+    pub(crate) fn assign(&mut self, wanted: &Runs, servers: &[(ServerId, u64)]) {
+        let is_preferred = |(server, _): &&(ServerId, u64)| self.preferred.contains(server);
         let mut chosen: Vec<_> = servers.iter().filter(is_preferred).copied().collect();
         if chosen.is_empty() {
             chosen = servers.to_vec();
@@ -69,12 +69,11 @@ impl Layout {
             .map(|partition| partition as usize)
             .filter(|&partition| self.homes[partition].is_none())
             .collect();
-        let total: u64 = chosen.iter().map(|&(_, weight)| u64::from(weight)).sum();
+        let total: u128 = chosen.iter().map(|&(_, weight)| u128::from(weight)).sum();
         let mut chosen = chosen.into_iter();
         let (mut server, mut end) = (ServerId::default(), 0_u128);
         for (index, &partition) in homeless.iter().enumerate() {
-            // With weights of 32 bits, more than 64.
-            let place = index as u128 * u128::from(total) / homeless.len() as u128;
+            let place = index as u128 * total / homeless.len() as u128;
             while place >= end
                 && let Some((next, weight)) = chosen.next()
             {
@@ -96,7 +95,7 @@ mod tests {
         }
     }
 
-    fn equal(nodes: &[u32]) -> Vec<(ServerId, u32)> {
+    fn equal(nodes: &[u32]) -> Vec<(ServerId, u64)> {
         nodes.iter().map(|&node| (server(node), 1)).collect()
     }
 

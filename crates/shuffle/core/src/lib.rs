@@ -59,7 +59,7 @@ pub use plan::{Group, Plan, Uploaded};
 pub use reader::{ReadError, Reader, ReaderEffect, ReaderEvent};
 pub use receipt::{Chosen, Commit, Expected, Receipt, ReceiptError, Receipts, Share, Winners};
 pub use server::{
-    Adopted, ConnectionId, Inventory, LinkId, Place, Remote, Sent, Server, ServerEffect,
+    Adopted, ConnectionId, Intake, Inventory, LinkId, Place, Remote, Sent, Server, ServerEffect,
     ServerEvent, Storage,
 };
 pub use tally::{RowDigest, Tally};

@@ -16,6 +16,7 @@ mod commit;
 mod copies;
 mod event;
 mod loss;
+mod weights;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -30,8 +31,8 @@ pub use event::{MasterEffect, MasterEvent, Progress, Spec, Standing};
 use crate::config::Guard;
 use crate::layout::Layout;
 use crate::{
-    Config, Generation, GroupId, MapSet, Plan, ServerId, ShuffleError, ShuffleId, Tally, Tenant,
-    ToMaster, ToNode, Transfer, Uploaded,
+    Config, Generation, GroupId, Intake, MapSet, Plan, ServerId, ShuffleError, ShuffleId, Tally,
+    Tenant, ToMaster, ToNode, Transfer, Uploaded,
 };
 
 /// Groups that a server's partitions are in when they are assigned, at most.
@@ -43,6 +44,8 @@ pub struct Master {
     config: Config,
     /// Servers that are there.
     servers: BTreeMap<ServerId, Member>,
+    /// Some server takes more or less than when shares were computed.
+    is_unweighed: bool,
     shuffles: BTreeMap<ShuffleId, Shuffle>,
     /// By the first shuffle that used it.
     layouts: BTreeMap<ShuffleId, Layout>,
@@ -54,6 +57,15 @@ pub struct Master {
 struct Member {
     standing: Standing,
     is_leaving: bool,
+    /// How much it is to have by what it does.
+    share: u32,
+}
+
+impl Member {
+    /// How much it is to have compared to others. 0: nothing.
+    fn weight(&self) -> u64 {
+        u64::from(self.standing.weight) * u64::from(self.share)
+    }
 }
 
 #[derive(Debug)]
@@ -75,6 +87,8 @@ struct Shuffle {
     followers: BTreeSet<ServerId>,
     /// Servers that have fallen behind the others: they get partitions if there are no others.
     slow: BTreeSet<ServerId>,
+    /// Shares that were below the middle when partitions were assigned.
+    shares: BTreeMap<ServerId, u32>,
     phase: Phase,
     /// Number of the last round of comparisons.
     round: u32,
@@ -163,7 +177,7 @@ impl Shuffle {
             let lists = size_of_val(&group.copies[..]) + runs(&group.partitions);
             (size_of_val(group) + lists) as u64
         });
-        let followers = self.followers.len() * size_of::<ServerId>();
+        let followers = (self.followers.len() + self.shares.len()) * size_of::<ServerId>();
         let awaited = match &self.phase {
             Phase::Sealing(sealing) => sealing.awaited.len() * size_of::<(GroupId, Tally)>(),
             _ => 0,
@@ -189,6 +203,7 @@ impl Master {
         Self {
             config,
             servers: BTreeMap::new(),
+            is_unweighed: false,
             shuffles: BTreeMap::new(),
             layouts: BTreeMap::new(),
             registered: 0,
@@ -218,6 +233,7 @@ impl Master {
                 let standing = Standing {
                     domain: server.node,
                     weight: 1,
+                    intake: Intake::default(),
                     store: 0,
                 };
                 self.joined(server, standing, effects)?;
@@ -227,6 +243,7 @@ impl Master {
                     return self.joined(server, standing, effects);
                 };
                 let before = mem::replace(&mut member.standing, standing);
+                self.is_unweighed |= before.intake != standing.intake;
                 // What is placed stays. What found no place may find one where there was none.
                 if (before.weight == 0 && standing.weight > 0) || before.domain != standing.domain {
                     self.settle_waiting(effects);
@@ -329,6 +346,7 @@ impl Master {
             plan: None,
             followers: BTreeSet::new(),
             slow: BTreeSet::new(),
+            shares: BTreeMap::new(),
             phase: Phase::Open,
             round: 0,
             committed: spec.committed,
@@ -438,15 +456,28 @@ impl Master {
         shuffle.tally.add(tally);
     }
 
+    /// Computes shares anew if servers take more or less than before.
+    fn weigh(&mut self) {
+        if !mem::take(&mut self.is_unweighed) || !Guard::Weights.holds() {
+            return;
+        }
+        let members = self.servers.values();
+        let members = members.filter(|member| member.standing.weight > 0);
+        let middle = weights::middle(members.map(|member| member.standing.intake.rate));
+        for member in self.servers.values_mut() {
+            member.share = weights::share(member.share, member.standing.intake, middle);
+        }
+    }
+
     /// Servers that may be assigned partitions, and their weights.
-    fn eligible(&self) -> Vec<(ServerId, u32)> {
+    fn eligible(&self) -> Vec<(ServerId, u64)> {
         let members = self
             .servers
             .iter()
             .map(|(&server, member)| (server, member));
-        let members = members.filter(|(_, member)| member.standing.weight > 0);
+        let members = members.filter(|(_, member)| member.weight() > 0);
         let all: Vec<_> = members
-            .map(|(s, m)| (s, m.standing.weight, m.is_leaving))
+            .map(|(s, m)| (s, m.weight(), m.is_leaving))
             .collect();
         let is_all = all.iter().all(|&(.., is_leaving)| is_leaving);
         let staying = all
@@ -459,6 +490,7 @@ impl Master {
 
     /// Gives partitions without a home one, and tells who takes part.
     fn settle(&mut self, id: ShuffleId, effects: &mut Effects) {
+        self.weigh();
         let mut servers = self.eligible();
         let mut places = self.places();
         let Some(shuffle) = self.shuffles.get_mut(&id) else {
@@ -478,6 +510,13 @@ impl Master {
         let assigned = shuffle.groups.values().map(|group| &group.partitions);
         let assigned = assigned.fold(Runs::new(), |all, group| all.union(group));
         let homeless = shuffle.outputs.difference(&assigned);
+        if !homeless.is_empty() {
+            let members = self.servers.iter();
+            let low = members.filter(|(_, member)| member.share < weights::MIDDLE);
+            shuffle.shares = low
+                .map(|(&server, member)| (server, member.share))
+                .collect();
+        }
         layout.assign(&homeless, &servers);
         let mut homes = BTreeMap::<ServerId, Vec<u64>>::new();
         for partition in homeless.iter() {

@@ -11,6 +11,7 @@ mod check;
 mod counts;
 mod fill;
 mod group;
+mod intake;
 mod ledger;
 mod masters;
 mod members;
@@ -36,10 +37,11 @@ use crate::block::Table;
 use crate::config::Guard;
 use crate::server::fill::Fills;
 use crate::server::group::{GroupState, Role};
+use crate::server::intake::Gauge;
 use crate::server::masters::Masters;
 use crate::server::members::Members;
 use crate::server::memory::Memory;
-use crate::server::pushes::Parked;
+use crate::server::pushes::{Coming, Parked};
 use crate::server::read_budget::ReadBudget;
 use crate::server::read_limits::ReadLimits;
 use crate::server::read_queue::ReadQueue;
@@ -49,6 +51,7 @@ use crate::{
     ReadPiece, Refusal, ServerId, ShuffleError, ShuffleId, Tenant, ToMaster, ToNode, ToServer,
 };
 
+pub use intake::Intake;
 pub use masters::LinkId;
 pub(crate) use shares::Shares;
 pub use storage::{Remote, Storage};
@@ -321,8 +324,8 @@ pub struct Server {
     shuffles: BTreeMap<ShuffleId, Held>,
     memory: Memory,
     parked: VecDeque<Parked>,
-    /// Bytes that were let in and have not arrived.
-    arriving: BTreeMap<Arriving, u64>,
+    /// What was let in and has not arrived.
+    arriving: BTreeMap<Arriving, Coming>,
     /// Of these, the ones of transfers that were abandoned since.
     unwanted: BTreeSet<Arriving>,
     /// Shuffles that the master was asked for.
@@ -341,6 +344,7 @@ pub struct Server {
     slept: u64,
     next_load: u64,
     fills: Fills,
+    gauge: Gauge,
     members: Members,
     /// Sealed copies that are to be in the remote store.
     uploads: BTreeSet<(ShuffleId, GroupId)>,
@@ -392,6 +396,7 @@ impl Server {
             slept: 0,
             next_load: 0,
             fills: Fills::new(),
+            gauge: Gauge::default(),
             members: Members::default(),
             uploads: BTreeSet::new(),
         }
@@ -507,6 +512,11 @@ impl Server {
     /// Requests that wait: pushes for room or a plan, and reads for their turn.
     pub fn waiting(&self) -> usize {
         self.parked.len() + self.waiting.len()
+    }
+
+    /// How fast it takes what is pushed.
+    pub fn intake(&self) -> Intake {
+        self.gauge.intake(self.now)
     }
 
     /// Reads that were told to pause while a disk was slow, since the start.

@@ -70,8 +70,8 @@ use treadle_net::pool::Pool;
 use treadle_net::{Lane, Options, Poller, Signal, Wait};
 use treadle_rows::Wanted;
 use treadle_shuffle::{
-    ApplicationId, AttemptId, Config, LinkId, Server, ServerEvent, ServerId, Tenant, ToNode,
-    Transfer,
+    ApplicationId, AttemptId, Config, Intake, LinkId, Server, ServerEvent, ServerId, Tenant,
+    ToNode, Transfer,
 };
 use treadle_shuffle_remote::Store;
 use treadle_shuffle_wire::{FROM_SERVER, encode_shuffled};
@@ -168,6 +168,8 @@ pub struct Stats {
     pub throttled: u64,
     /// Whether rows are to go to files, and could not be written.
     pub is_failing: bool,
+    /// How fast pushes are taken here.
+    pub intake: Intake,
 }
 
 /// The shuffle plane of a worker process. Clones are the same one.

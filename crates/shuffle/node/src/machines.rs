@@ -250,6 +250,7 @@ impl Machines {
         self.stats.in_flight = self.writer.in_flight();
         self.stats.waiting = self.server.waiting() as u64;
         self.stats.is_failing = self.server.is_failing();
+        self.stats.intake = self.server.intake();
         self.stats.throttled = self.server.slept();
     }
 

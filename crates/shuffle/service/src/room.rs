@@ -1,5 +1,7 @@
 //! What servers announce ([`Room`]), and how much of a shuffle they are given for it. Pure.
 
+use treadle_shuffle::Intake;
+
 use crate::wire::Room;
 
 /// Bytes that count as a weight of one.
@@ -25,11 +27,22 @@ impl Room {
         self.is_full != before.is_full
             || differs(self.free, before.free, UNIT)
             || differs(self.waiting, before.waiting, BUSY)
+            || (self.rate == 0) != (before.rate == 0)
+            || differs(self.rate, before.rate, UNIT)
+    }
+}
+
+impl From<&Room> for Intake {
+    fn from(room: &Room) -> Self {
+        Self {
+            rate: room.rate,
+            age: room.age,
+        }
     }
 }
 
 /// The weight of a server: its free room in MiB, times the factor for the kind of its host, less the more
-/// requests wait, and an eighth of that if it is slow. 0: it gets nothing.
+/// requests wait, and an eighth of that if it is slow and does not say how slow. 0: it gets nothing.
 pub(crate) fn weight(factor: u32, room: Option<&Room>, is_slow: bool) -> u32 {
     let (free, waiting) = room.map_or((UNSAID, 0), |room| (room.free, room.waiting));
     if room.is_some_and(|room| room.is_full) {
@@ -37,7 +50,8 @@ pub(crate) fn weight(factor: u32, room: Option<&Room>, is_slow: bool) -> u32 {
     }
     let wanted = u128::from(free / UNIT) * u128::from(factor.max(1)) * u128::from(BUSY);
     let weight = wanted / u128::from(BUSY.saturating_add(waiting));
-    let weight = weight / if is_slow { SLOW } else { 1 };
+    let says_rate = room.is_some_and(|room| room.rate > 0);
+    let weight = weight / if is_slow && !says_rate { SLOW } else { 1 };
     u32::try_from(weight).unwrap_or(u32::MAX).max(1)
 }
 
@@ -69,6 +83,12 @@ mod tests {
         assert_eq!(weight(0, Some(&room(10 * GIB)), false), one);
         assert_eq!(weight(8, Some(&room(10 * GIB)), true), one);
         assert_eq!(weight(2, None, false), weight(2, Some(&room(GIB)), false));
+        // Its rate says it.
+        let measured = Room {
+            rate: 1,
+            ..room(10 * GIB)
+        };
+        assert_eq!(weight(1, Some(&measured), true), one);
     }
 
     #[test]
@@ -122,6 +142,7 @@ mod tests {
                 waiting: BUSY + 1,
                 ..before
             },
+            Room { rate: 1, ..before },
         ] {
             assert!(other.has_changed(&before));
         }

@@ -417,11 +417,13 @@ fn look(stats: &Stats, disks: &Disks, memory: u64, was_full: bool) -> Room {
         held: stats.resident + stats.on_disk + stats.remote,
         waiting: stats.waiting,
         is_full: stats.is_failing || is_full(was_full, disk, stats.on_disk),
+        rate: stats.intake.rate,
+        age: stats.intake.age,
     }
 }
 
 /// What the counts of a plane are called.
-pub(crate) fn counts(stats: &Stats) -> [(&'static str, &'static str, u64); 13] {
+pub(crate) fn counts(stats: &Stats) -> [(&'static str, &'static str, u64); 14] {
     [
         ("pushed_bytes_total", "counter", stats.pushed),
         ("copied_bytes_total", "counter", stats.copied),
@@ -435,6 +437,7 @@ pub(crate) fn counts(stats: &Stats) -> [(&'static str, &'static str, u64); 13] {
         ("held_bytes", "gauge", stats.held),
         ("disk_bytes", "gauge", stats.on_disk),
         ("remote_bytes", "gauge", stats.remote),
+        ("intake_bytes_per_second", "gauge", stats.intake.rate),
         ("in_flight_bytes", "gauge", stats.in_flight),
     ]
 }

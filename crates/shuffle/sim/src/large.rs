@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use treadle_shuffle::{
-    AttemptId, Config, GroupId, Master, MasterEffect, MasterEvent, Receipt, Receipts, ServerId,
-    Share, ShuffleId, Spec, Standing, Tally, Tenant, ToMaster, ToNode, Transfer, Verdict,
+    AttemptId, Config, GroupId, Intake, Master, MasterEffect, MasterEvent, Receipt, Receipts,
+    ServerId, Share, ShuffleId, Spec, Standing, Tally, Tenant, ToMaster, ToNode, Transfer, Verdict,
 };
 use treadle_types::Runs;
 
@@ -111,6 +111,7 @@ impl Job {
             let standing = Standing {
                 domain: node % 50,
                 weight: u32::from(node > 0),
+                intake: Intake::default(),
                 store: 0,
             };
             let server = ServerId {

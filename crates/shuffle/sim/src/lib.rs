@@ -20,6 +20,7 @@ mod process;
 mod running;
 mod store;
 mod tasks;
+pub mod weights;
 mod world;
 
 pub use plan::Plan;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use treadle_shuffle::{ApplicationId, Config, Remote, Standing, Tenant};
+use treadle_shuffle::{ApplicationId, Config, Intake, Remote, Standing, Tenant};
 
 use crate::masters::Application;
 use treadle_types::Runs;
@@ -512,6 +512,7 @@ impl Plan {
         Standing {
             domain: place % service.domains,
             weight: u32::from(is_server),
+            intake: Intake::default(),
             store: u64::from(is_server && self.store.is_some()),
         }
     }

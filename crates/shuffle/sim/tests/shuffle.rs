@@ -63,7 +63,7 @@ const SYMPTOMS: [&str; 7] = [
 ];
 
 /// They need the stand-alone service, whose test has them.
-const OF_THE_SERVICE: [Guard; 15] = [
+const OF_THE_SERVICE: [Guard; 16] = [
     Guard::Ownership,
     Guard::Poison,
     Guard::Elsewhere,
@@ -79,6 +79,7 @@ const OF_THE_SERVICE: [Guard; 15] = [
     Guard::OneMaster,
     Guard::Oldest,
     Guard::Throttle,
+    Guard::Weights,
 ];
 
 #[test]

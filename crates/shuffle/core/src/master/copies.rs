@@ -13,6 +13,7 @@ use alloc::vec::Vec;
 use treadle_types::Runs;
 
 use crate::config::Guard;
+use crate::master::weights::MIDDLE;
 use crate::master::{Effects, GroupState, InStore, Master, Member, Phase, Shuffle};
 use crate::{Group, GroupId, MasterEffect, Plan, ServerId, ShuffleId, ToNode, Uploaded};
 
@@ -42,10 +43,15 @@ impl Places {
         self.slow.clone_from(slow);
     }
 
-    /// The server with the least load for its weight, in another domain than these copies. One that is slow
-    /// only if there is no other.
-    fn choose(&self, copies: &[ServerId], spoiled: &BTreeSet<ServerId>) -> Option<ServerId> {
-        self.choose_of(copies, spoiled, None)
+    /// The server that then has the least load for its weight, in another domain than these copies. One that is
+    /// slow only if there is no other.
+    fn choose(
+        &self,
+        copies: &[ServerId],
+        spoiled: &BTreeSet<ServerId>,
+        partitions: u64,
+    ) -> Option<ServerId> {
+        self.choose_of(copies, spoiled, (partitions, None))
     }
 
     /// The same, of servers that have this remote store.
@@ -53,28 +59,35 @@ impl Places {
         &self,
         copies: &[ServerId],
         spoiled: &BTreeSet<ServerId>,
-        store: Option<u64>,
+        (partitions, store): (u64, Option<u64>),
     ) -> Option<ServerId> {
         let taken: BTreeSet<u32> = copies.iter().map(|&copy| self.domain(copy)).collect();
         let servers = self.servers.iter().filter(|&(server, (member, _))| {
             let is_apart = !taken.contains(&member.standing.domain);
             // What is adopted takes no room.
-            let takes = (member.standing.weight > 0 || store.is_some()) && !member.is_leaving;
+            let takes = (member.weight() > 0 || store.is_some()) && !member.is_leaving;
             let has_store = store.is_none_or(|store| member.standing.store == store);
             takes && is_apart && has_store && !spoiled.contains(server)
         });
         let scored = servers.map(|(server, &(member, load))| {
-            let weight = u128::from(member.standing.weight.max(1));
+            let weight = u128::from(member.weight().max(1));
             let is_slow = self.slow.contains(server);
-            (is_slow, (u128::from(load) << 32) / weight, *server)
+            let load = u128::from(load) + u128::from(partitions);
+            (is_slow, (load << 48) / weight, *server)
         });
         scored.min().map(|(.., server)| server)
     }
 
     /// Adds copies until there are as many as wanted, or no other domain.
-    fn complete(&self, copies: &mut Vec<ServerId>, wanted: u32, spoiled: &BTreeSet<ServerId>) {
+    fn complete(
+        &self,
+        copies: &mut Vec<ServerId>,
+        wanted: u32,
+        spoiled: &BTreeSet<ServerId>,
+        partitions: u64,
+    ) {
         while copies.len() < wanted as usize
-            && let Some(server) = self.choose(copies, spoiled)
+            && let Some(server) = self.choose(copies, spoiled, partitions)
         {
             copies.push(server);
         }
@@ -82,7 +95,7 @@ impl Places {
 
     pub(super) fn weight(&self, server: ServerId) -> u64 {
         let place = self.servers.get(&server);
-        place.map_or(1, |(member, _)| u64::from(member.standing.weight.max(1)))
+        place.map_or(1, |(member, _)| member.weight().max(1))
     }
 
     pub(super) fn take(&mut self, server: ServerId, partitions: u64) {
@@ -191,11 +204,17 @@ impl Master {
     /// A server has fallen behind the others: the epochs of its groups end, as long as there are others for the
     /// next ones.
     pub(super) fn slow(&mut self, id: ShuffleId, server: ServerId, effects: &mut Effects) {
+        self.weigh();
+        let share = self.servers.get(&server).map_or(MIDDLE, |it| it.share);
         let places = self.places();
         let Some(shuffle) = self.shuffles.get_mut(&id) else {
             return;
         };
         if !shuffle.has_epochs || !matches!(shuffle.phase, Phase::Open) {
+            return;
+        }
+        let has_its_share = |&given: &u32| given < MIDDLE && given <= share + share / 2;
+        if shuffle.shares.get(&server).is_some_and(has_its_share) {
             return;
         }
         shuffle.slow.insert(server);
@@ -204,7 +223,8 @@ impl Master {
         let closes = open.filter(|(_, group)| {
             let avoided = shuffle.spoiled(group).chain(shuffle.slow.iter().copied());
             let mut copies = Vec::new();
-            places.complete(&mut copies, shuffle.copies, &avoided.collect());
+            let partitions = group.partitions.len();
+            places.complete(&mut copies, shuffle.copies, &avoided.collect(), partitions);
             copies.len() >= group.copies.len()
         });
         for name in closes.map(|(&name, _)| name).collect::<Vec<_>>() {
@@ -342,7 +362,7 @@ impl Shuffle {
         if self.has_epochs {
             // So a server has one copy of it at most.
             self.generation = self.generation.next();
-            places.complete(&mut copies, self.copies, &BTreeSet::new());
+            places.complete(&mut copies, self.copies, &BTreeSet::new(), partitions.len());
             for &copy in &copies[1..] {
                 places.take(copy, partitions.len());
             }
@@ -381,7 +401,8 @@ impl Shuffle {
                     // It is copied as others are.
                     group.uploaded = None;
                 }
-                group.filling = adopter.or_else(|| places.choose(&firm, &group.avoided()));
+                group.filling = adopter
+                    .or_else(|| places.choose(&firm, &group.avoided(), group.partitions.len()));
                 if let Some(server) = group.filling {
                     places.take(server, group.partitions.len());
                     self.followers.insert(server);
@@ -409,14 +430,15 @@ impl Shuffle {
                 continue;
             }
             let spoiled: BTreeSet<ServerId> = self.spoiled(&self.groups[&names[0]]).collect();
+            let size = self.groups[&names[0]].partitions.len();
             let mut copies = Vec::new();
-            places.complete(&mut copies, self.copies, &spoiled);
+            places.complete(&mut copies, self.copies, &spoiled, size);
             if firm.is_some_and(|firm| firm >= copies.len()) {
                 continue;
             }
             if copies.is_empty() {
                 // Better one that could not take a push than none.
-                places.complete(&mut copies, self.copies, &BTreeSet::new());
+                places.complete(&mut copies, self.copies, &BTreeSet::new(), size);
             }
             let Some(&server) = copies.first() else {
                 return false;
@@ -478,7 +500,8 @@ impl GroupState {
     fn adopter(&self, places: &Places) -> Option<ServerId> {
         let store = self.uploaded.as_ref()?.store;
         let store = Some(store).filter(|&store| store != 0)?;
-        let other = || places.choose_of(&[], &self.avoided(), Some(store));
+        let wanted = (self.partitions.len(), Some(store));
+        let other = || places.choose_of(&[], &self.avoided(), wanted);
         self.filling.or_else(other)
     }
 

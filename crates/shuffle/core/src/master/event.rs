@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use treadle_types::Runs;
 
-use crate::{Generation, ServerId, ShuffleId, Tally, Tenant, ToMaster, ToNode};
+use crate::{Generation, Intake, ServerId, ShuffleId, Tally, Tenant, ToMaster, ToNode};
 
 /// What a shuffle is.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,6 +39,8 @@ pub struct Standing {
     pub domain: u32,
     /// How much it is to have compared to others. 0: nothing, it only pushes and reads.
     pub weight: u32,
+    /// How fast it takes what is pushed: it gets rows in proportion to that.
+    pub intake: Intake,
     /// Which remote store it has: servers with the same number can adopt copies of each other. 0: none.
     pub store: u64,
 }

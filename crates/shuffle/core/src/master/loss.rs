@@ -7,7 +7,7 @@ use core::mem;
 use treadle_types::Runs;
 
 use crate::config::Guard;
-use crate::master::{Effects, GroupState, Master, Member, Phase, Shuffle, Standing};
+use crate::master::{Effects, GroupState, Master, Member, Phase, Shuffle, Standing, weights};
 use crate::{
     CommitError, GroupId, MapSet, MasterEffect, Plan, ServerId, ShuffleError, ShuffleId, ToNode,
 };
@@ -33,7 +33,9 @@ impl Master {
         let member = Member {
             standing,
             is_leaving: false,
+            share: weights::MIDDLE,
         };
+        self.is_unweighed = true;
         self.servers.insert(server, member);
         self.settle_waiting(effects);
         Ok(())
@@ -53,6 +55,7 @@ impl Master {
     /// A server is gone, with all that it held.
     pub(super) fn lost(&mut self, server: ServerId, effects: &mut Effects) {
         self.servers.remove(&server);
+        self.is_unweighed = true;
         for layout in self.layouts.values_mut() {
             layout.lose(server);
         }

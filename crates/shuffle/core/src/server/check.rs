@@ -30,7 +30,7 @@ impl Server {
             }
         }
         Broken::unless_equal("bytes in memory", self.memory.resident, resident)?;
-        let arriving = self.arriving.values().sum();
+        let arriving = self.arriving.values().map(|coming| coming.length).sum();
         Broken::unless_equal("bytes that arrive", self.memory.arriving, arriving)?;
         let mut unwanted = self.unwanted.iter();
         let is_there = unwanted.all(|batch| self.arriving.contains_key(batch));

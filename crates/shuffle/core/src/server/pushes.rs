@@ -24,6 +24,14 @@ pub(super) struct Parked {
     pub(super) until: Duration,
 }
 
+/// A push that was let in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Coming {
+    pub(super) length: u64,
+    /// When it was announced.
+    since: Duration,
+}
+
 /// What waits for room, with its place among all that waits.
 type Awaiting = BTreeMap<(bool, ApplicationId), VecDeque<(usize, Parked)>>;
 
@@ -64,7 +72,7 @@ impl Server {
                 self.want_to_push(&push);
                 self.relieve(effects);
             }
-            decision => self.carry_out(decision, from, push, effects),
+            decision => self.carry_out(decision, (from, self.now), push, effects),
         }
     }
 
@@ -160,7 +168,7 @@ impl Server {
     fn carry_out(
         &mut self,
         decision: Decision,
-        from: ConnectionId,
+        (from, since): (ConnectionId, Duration),
         push: Push,
         effects: &mut Effects,
     ) {
@@ -170,7 +178,10 @@ impl Server {
                 let key = (from, push.shuffle, push.group, push.batch);
                 self.unwanted.remove(&key);
                 if let Entry::Vacant(place) = self.arriving.entry(key) {
-                    place.insert(push.length);
+                    place.insert(Coming {
+                        length: push.length,
+                        since,
+                    });
                     let tenant = self.tenant(push.shuffle);
                     self.pushed.serve(tenant, push.length);
                     self.memory.arriving += push.length;
@@ -212,7 +223,10 @@ impl Server {
                     None => self.await_room(at, Parked { until, ..parked }, &mut waiting),
                 },
                 Decision::Admit => self.await_room(at, Parked { until, ..parked }, &mut waiting),
-                decision => self.carry_out(decision, parked.from, parked.push, effects),
+                decision => {
+                    let announced = (parked.from, parked.turn.since);
+                    self.carry_out(decision, announced, parked.push, effects);
+                }
             }
         }
         self.admit_waiting(&mut waiting, effects);
@@ -264,7 +278,10 @@ impl Server {
                     }
                     is_full = true;
                 }
-                decision => self.carry_out(decision, parked.from, parked.push, effects),
+                decision => {
+                    let announced = (parked.from, parked.turn.since);
+                    self.carry_out(decision, announced, parked.push, effects);
+                }
             }
         }
     }
@@ -288,8 +305,10 @@ impl Server {
         effects: &mut Effects,
     ) -> Result<(), ShuffleError> {
         let key = (from, push.shuffle, push.group, push.batch);
-        let length = self.arriving.remove(&key).ok_or(ShuffleError::NotAwaited)?;
+        let coming = self.arriving.remove(&key);
+        let Coming { length, since } = coming.ok_or(ShuffleError::NotAwaited)?;
         self.memory.arriving -= length;
+        self.gauge.arrived(length, since, self.now);
         if self.unwanted.remove(&key) {
             self.unpark(effects);
             return Ok(());
@@ -305,7 +324,7 @@ impl Server {
                 self.refuse(from, &push, Refusal::Malformed, effects);
             }
             (Decision::AwaitPlan, _) => self.refuse(from, &push, Refusal::Unknown, effects),
-            (decision, _) => self.carry_out(decision, from, push, effects),
+            (decision, _) => self.carry_out(decision, (from, since), push, effects),
         }
         self.unpark(effects);
         Ok(())
@@ -477,9 +496,9 @@ impl Server {
         self.parked.retain(|parked| parked.from != from);
         let memory = &mut self.memory;
         self.unwanted.retain(|(of, ..)| *of != from);
-        self.arriving.retain(|key, length| {
+        self.arriving.retain(|key, coming| {
             if key.0 == from {
-                memory.arriving -= *length;
+                memory.arriving -= coming.length;
             }
             key.0 != from
         });

@@ -2,16 +2,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use treadle_shuffle::{MasterEvent, ShuffleId, Spec, Standing, ToMaster};
+use treadle_shuffle::{Intake, MasterEvent, ShuffleId, Spec, Standing, ToMaster};
 
 use crate::support::{Head, S, server_id, spec};
 
 const OTHER: ShuffleId = ShuffleId(8);
 
 fn weigh(head: &mut Head, node: u32, weight: u32) {
+    stand(head, node, weight, 0);
+}
+
+/// A server takes so much in a second. 0: that is not known.
+fn stand(head: &mut Head, node: u32, weight: u32, rate: u64) {
     let standing = Standing {
         domain: node,
         weight,
+        intake: Intake { rate, age: 0 },
         store: 0,
     };
     head.event(MasterEvent::Standing {
@@ -156,4 +162,98 @@ fn a_server_that_falls_behind_gets_no_more_rows_as_long_as_there_are_others() {
     assert_eq!(head.plan_of(S).unwrap(), before);
     head.event(MasterEvent::Lost(server_id(0)));
     assert!(open(&mut head).contains(&1));
+}
+
+/// Two servers of each of these rates.
+const KINDS: [u64; 8] = [1_000, 500, 250, 100, 1_000, 500, 250, 100];
+
+/// What a shuffle reaches of the sum of what the servers take, as it is placed, in percent.
+fn reached(counts: &BTreeMap<u32, u64>, rates: &[u64]) -> u64 {
+    let times = rates.iter().enumerate().map(|(node, rate)| {
+        let count = counts.get(&(node as u32)).copied().unwrap_or_default();
+        count * 1_000_000 / rate
+    });
+    let all: u64 = counts.values().sum();
+    all * 100_000_000 / (times.max().unwrap() * rates.iter().sum::<u64>())
+}
+
+#[test]
+fn four_kinds_of_servers_have_rows_as_they_take_them() {
+    for (shift, times) in [(0, 1), (1, 1), (3, 1 << 20), (6, 1 << 20)] {
+        let mut rates = KINDS;
+        rates.rotate_left(shift);
+        let head = || {
+            let spec = Spec {
+                copies: 2,
+                ..spec(1, 240)
+            };
+            Head::new(8, spec)
+        };
+        let mut known = head();
+        for (node, rate) in (0..).zip(rates) {
+            stand(&mut known, node, 1_000 + node, rate * times);
+        }
+        let counts = begun(&mut known);
+        assert!(reached(&counts, &rates) >= 90, "{counts:?}");
+        // They would be alike otherwise.
+        let counts = begun(&mut head());
+        assert!(reached(&counts, &rates) <= 30, "{counts:?}");
+    }
+}
+
+#[test]
+fn a_server_that_has_its_share_keeps_its_groups_when_it_is_slow_and_loses_them_when_it_is_slower() {
+    let mut head = four();
+    for (node, rate) in (0..).zip([1_000, 1_000, 1_000, 300]) {
+        stand(&mut head, node, 1_000, rate);
+    }
+    // It begins when that is known.
+    head.event(MasterEvent::End(S));
+    let spec = Spec {
+        copies: 2,
+        ..spec(1, 240)
+    };
+    let shuffle = S;
+    head.event(MasterEvent::Register { shuffle, spec });
+    head.hear(0, ToMaster::Join(S));
+    let slow = |head: &mut Head, node| {
+        let server = server_id(node);
+        head.hear(0, ToMaster::Slow { shuffle: S, server });
+    };
+    assert_eq!(open(&mut head), [0, 1, 2, 3].into());
+    slow(&mut head, 3);
+    assert_eq!(open(&mut head), [0, 1, 2, 3].into());
+    // One that became slow since has more than its share.
+    slow(&mut head, 2);
+    assert_eq!(open(&mut head), [0, 1, 3].into());
+    stand(&mut head, 3, 1_000, 60);
+    slow(&mut head, 3);
+    assert_eq!(open(&mut head), [0, 1].into());
+}
+
+#[test]
+fn a_server_that_becomes_fast_again_and_one_that_joins_have_their_share() {
+    let mut head = four();
+    for (node, rate) in (0..).zip([1_000, 900, 1_100, 100]) {
+        stand(&mut head, node, 1_000, rate);
+    }
+    let slow = begun(&mut head)[&3];
+    assert!(slow <= 24, "{slow}");
+    stand(&mut head, 3, 1_000, 950);
+    let again = |head: &mut Head| {
+        head.event(MasterEvent::End(OTHER));
+        begun(head)
+    };
+    assert!(
+        again(&mut head)
+            .values()
+            .all(|count| count.abs_diff(120) <= 2)
+    );
+    // It is not known, and begins in the middle.
+    stand(&mut head, 4, 1_000, 0);
+    assert!(
+        again(&mut head)
+            .values()
+            .all(|count| count.abs_diff(96) <= 2)
+    );
 }

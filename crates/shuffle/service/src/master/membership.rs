@@ -7,7 +7,7 @@ use std::time::Duration;
 use tracing::{info, warn};
 use treadle_net::Peer;
 use treadle_reactor::awake;
-use treadle_shuffle::{MasterEvent, Standing};
+use treadle_shuffle::{Intake, MasterEvent, Standing};
 
 use crate::master::state::State;
 use crate::protocol::Protocol;
@@ -23,6 +23,7 @@ pub(super) struct Member {
     /// With the room that it announced last.
     pub(super) hello: Hello,
     pub(super) weight: u32,
+    pub(super) intake: Intake,
     /// A process has said lately that it takes rows much more slowly than the others, until then.
     pub(super) slow_until: Option<Duration>,
     /// The version in which it is spoken to.
@@ -30,6 +31,11 @@ pub(super) struct Member {
     /// Servers whose addresses it was told.
     pub(super) met: BTreeSet<u32>,
     pub(super) is_leaving: bool,
+}
+
+/// How fast a server takes rows, as it says.
+fn intake(hello: &Hello) -> Intake {
+    hello.room.as_ref().map(Intake::from).unwrap_or_default()
 }
 
 impl State {
@@ -101,6 +107,7 @@ impl State {
         let standing = Standing {
             domain,
             weight,
+            intake: intake(&hello),
             store: hello.store,
         };
         let welcome = Welcome {
@@ -124,6 +131,7 @@ impl State {
         let is_leaving = self.leaving.contains(&hello.address);
         let member = Member {
             peer: peer.clone(),
+            intake: standing.intake,
             hello,
             weight,
             slow_until: None,
@@ -179,11 +187,13 @@ impl State {
         let room = member.hello.room.as_ref();
         let weight = weight(member.hello.weight, room, member.slow_until.is_some());
         let before = mem::replace(&mut member.weight, weight);
-        if before == weight {
+        let intake = intake(&member.hello);
+        if mem::replace(&mut member.intake, intake) == intake && before == weight {
             return Ok(());
         }
         let name = &member.hello.name;
         match (before, weight) {
+            (0, 0) => {}
             (_, 0) => {
                 warn!(target: treadle_log::SHUFFLE, "shuffle server {name} has no room: it gets no further partitions until it has");
             }
@@ -198,6 +208,7 @@ impl State {
             standing: Standing {
                 domain,
                 weight,
+                intake,
                 store,
             },
         })

@@ -201,6 +201,7 @@ impl State {
                 "free_bytes": room.free,
                 "held_bytes": room.held,
                 "waiting_requests": room.waiting,
+                "rate": room.rate,
                 "full": room.is_full,
                 "partitions": partitions.get(id).copied().unwrap_or(0),
                 "leaving": member.is_leaving,

@@ -144,7 +144,8 @@ def test_a_server_that_answers_nothing_for_a_moment_holds_no_writer_up(servers: 
             servers.processes["d"].send(signal.SIGCONT)
         plan = servers.copied(shuffle)
         assert plan["groups_with_fewer_copies"] == 0
-        assert states(service)["d"]["weight"] < before / 4
+        stopped = states(service)["d"]
+        assert stopped["weight"] * stopped["share"] < before / 4
         shuffle.commit(receipts)
         table.compare(shuffle)
         number = shuffle.number
@@ -158,3 +159,28 @@ def test_a_server_that_answers_nothing_for_a_moment_holds_no_writer_up(servers: 
     # The next shuffle gives it little.
     counts = placed(service)
     assert 0 < counts["d"] * 4 < min(counts[name] for name in "abc"), counts
+
+
+def test_a_shuffle_that_is_expected_to_be_small_is_at_few_servers(servers: Servers) -> None:
+    for name in "abcdef":
+        servers.begin(name, "--disk-limit", "200MB")
+    servers.ready()
+    service = servers.service
+    table = Table(maps=2, partitions=PARTITIONS, rows=1_000)
+
+    def used(name: str, expected: int | None) -> int:
+        """At how many servers a shuffle is that is written, committed and compared."""
+        with service.shuffle(
+            table.maps, PARTITIONS, ROWS, name=name, expected_bytes=expected
+        ) as shuffle:
+            shuffle.commit(table.write_all(shuffle))
+            table.compare(shuffle)
+            return sum(server["partitions"] > 0 for server in states(service).values())
+
+    assert used("known", 1_000) == 2
+    assert used("large", 10_000_000_000) == 6
+    assert used("again", None) == 6
+    # What the last one of this name had is remembered.
+    assert used("again", None) == 2
+    with pytest.raises(ValueError, match="expected_bytes"):
+        used("wrong", -1)

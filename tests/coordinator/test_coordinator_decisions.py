@@ -89,3 +89,20 @@ def test_what_a_run_pushes_counts_for_those_of_the_same_transaction(tmp_path: Pa
         assert [found.result(60)["uses_service"] for found in futures] == [True, True, False, False]
     finally:
         one.close()
+
+
+def test_what_a_job_is_expected_to_push_is_a_setting_of_its_shuffles(tmp_path: Path) -> None:
+    one = Coordinator(f"sqlite:///{tmp_path}/c.db")
+    expected = "spark.treadle.expectedBytes"
+    try:
+        one.keep_rule(Rule("all"), "olga")
+
+        def decide(number: int, **more: object) -> dict[str, str]:
+            question = {"id": f"r{number}", "job": {"name": "daily"}, **more}
+            return one.decide(question).result(60)["settings"]  # type: ignore[no-any-return]
+
+        assert expected not in decide(0), "nothing is known of it"
+        one.ended("r0", End(duration=1.0, shuffle_bytes=1500)).result(60)
+        assert decide(1)[expected] == "1800"
+    finally:
+        one.close()

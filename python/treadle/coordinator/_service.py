@@ -163,7 +163,7 @@ class Coordinator:
         rule = verdict[2]
         found: dict[str, str] = {}
         if uses_service:
-            found = self._settings_of_service(job, rule, admission)
+            found = self._settings_of_service(job, rule, admission, expected)
         tuned, change = self._tuned(connection, job, history, tuning, taken, now)
         given = taken | question.tunable
         found = {name: text for name, text in found.items() if name not in given}
@@ -244,7 +244,7 @@ class Coordinator:
         return self._promised
 
     def _settings_of_service(
-        self, job: Job, rule: Rule | None, admission: Admission
+        self, job: Job, rule: Rule | None, admission: Admission, expected: Forecast
     ) -> dict[str, str]:
         found = {} if job.engine != "spark" else dict(DEFAULT_SETTINGS)
         if self._servers is not None:
@@ -257,6 +257,9 @@ class Coordinator:
             and rule.fewer_copies
         ):
             found["spark.treadle.copies"] = "1"
+        if job.engine == "spark" and expected.bytes is not None:
+            # Servers place a shuffle by what all of the job's may have.
+            found["spark.treadle.expectedBytes"] = str(expected.bytes)
         return {**found, **(rule.settings if rule else {})}
 
     # Ends

@@ -224,6 +224,7 @@ pub struct Spec {
     pub(crate) maps: u32,
     pub(crate) partitions: u32,
     pub(crate) copies: u32,
+    pub(crate) expected: u64,
     pub(crate) kind: Kind,
     pub(crate) codec: Option<Codec>,
     pub(crate) note: Bytes,
@@ -237,10 +238,18 @@ impl Spec {
             maps,
             partitions,
             copies: 2,
+            expected: 0,
             kind: Kind::Records,
             codec: None,
             note: Bytes::new(),
         }
+    }
+
+    /// How many bytes are expected to be pushed: a small shuffle is at few servers. 0: nobody knows, which is the default.
+    #[must_use]
+    pub fn expected(mut self, bytes: u64) -> Self {
+        self.expected = bytes;
+        self
     }
 
     /// What logs, records and errors call it. By default `shuffle`.

@@ -110,6 +110,7 @@ impl Service {
             maps: spec.maps,
             partitions: spec.partitions,
             copies: spec.copies,
+            expected: spec.expected,
             note: note.encode(),
             outputs: Runs::new(),
             again: Runs::new(),

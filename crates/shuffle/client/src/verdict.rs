@@ -70,6 +70,7 @@ mod tests {
             maps: 10,
             partitions: 4,
             copies: 2,
+            expected: 0,
             note: Default::default(),
             outputs: Runs::new(),
             again,

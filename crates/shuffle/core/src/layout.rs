@@ -30,6 +30,11 @@ impl Layout {
         }
     }
 
+    /// Where it begins, as a part of 2⁶⁴: those of one after another are far from each other.
+    pub(crate) fn place(&self) -> u64 {
+        (self.shift as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
     pub(crate) fn partitions(&self) -> u32 {
         self.homes.len() as u32
     }

@@ -37,6 +37,10 @@ use crate::{
 
 /// Groups that a server's partitions are in when they are assigned, at most.
 const MOST_GROUPS: usize = 4;
+/// A shuffle is at one more server for so many bytes, with all copies, as far as it is known how many it has.
+const BYTES_OF_SERVER: u64 = 64 << 20;
+/// What a partition counts as if that is not known.
+const BYTES_OF_PARTITION: u64 = 1 << 20;
 
 /// The master's machine.
 #[derive(Debug)]
@@ -75,6 +79,8 @@ struct Shuffle {
     partitions: u32,
     outputs: Runs,
     copies: u32,
+    /// Bytes that it is expected to have, without copies. 0: that is not known.
+    expected: u64,
     /// Each group has an epoch of its own, so that any server can get a copy of it.
     has_epochs: bool,
     layout: ShuffleId,
@@ -104,6 +110,8 @@ struct Shuffle {
 #[derive(Debug)]
 struct GroupState {
     partitions: Runs,
+    /// Bytes that it is expected to have.
+    load: u64,
     /// Maps that have rows here.
     touched: MapSet,
     /// Servers that have all rows, and one that is getting them.
@@ -129,9 +137,10 @@ struct InStore {
 }
 
 impl GroupState {
-    fn new(partitions: Runs, copies: Vec<ServerId>) -> Self {
+    fn new(partitions: Runs, load: u64, copies: Vec<ServerId>) -> Self {
         Self {
             partitions,
+            load,
             touched: MapSet::new(),
             copies,
             filling: None,
@@ -154,6 +163,26 @@ impl GroupState {
 }
 
 impl Shuffle {
+    /// Bytes that so many of its partitions are expected to have.
+    fn load(&self, partitions: u64) -> u64 {
+        let all = u64::from(self.partitions.max(1));
+        let each = match self.expected {
+            0 => BYTES_OF_PARTITION,
+            expected => (expected / all).max(1),
+        };
+        each.saturating_mul(partitions)
+    }
+
+    /// At how many servers it is to be.
+    fn spread(&self) -> usize {
+        let bytes = self.expected.saturating_mul(self.copies.into());
+        let count = bytes.div_ceil(BYTES_OF_SERVER).max(self.copies.into());
+        match self.expected {
+            0 => usize::MAX,
+            _ => usize::try_from(count).unwrap_or(usize::MAX),
+        }
+    }
+
     /// No more transfers are expected.
     fn shrink(&mut self) {
         for group in self.groups.values_mut() {
@@ -275,6 +304,12 @@ impl Master {
         self.layouts[&shuffle.layout].home(partition)
     }
 
+    /// What a server gets by what it takes, in percent of the one in the middle.
+    pub fn share(&self, server: ServerId) -> u32 {
+        let share = self.servers.get(&server).map(|member| member.share);
+        share.unwrap_or(weights::MIDDLE) * 100 / weights::MIDDLE
+    }
+
     /// How far a shuffle is.
     pub fn progress(&self, shuffle: ShuffleId) -> Option<Progress> {
         let shuffle = self.shuffles.get(&shuffle)?;
@@ -338,6 +373,7 @@ impl Master {
             partitions: spec.partitions,
             outputs: spec.outputs,
             copies: spec.copies,
+            expected: spec.expected,
             has_epochs: spec.copies > 1 || spec.is_handed_over,
             layout: key,
             generation: Generation(1),
@@ -506,6 +542,10 @@ impl Master {
         let Some(layout) = self.layouts.get_mut(&shuffle.layout) else {
             return;
         };
+        if shuffle.groups.is_empty() {
+            let wanted = (shuffle.spread(), shuffle.copies);
+            places.keep_to(&mut servers, wanted, layout.place());
+        }
         let is_new = shuffle.groups.is_empty();
         let assigned = shuffle.groups.values().map(|group| &group.partitions);
         let assigned = assigned.fold(Runs::new(), |all, group| all.union(group));
@@ -537,11 +577,11 @@ impl Master {
         // Where all have about as much, those whose turn is to come get second copies before.
         let is_even = times(first) == 1;
         for (server, partitions) in homes.iter().filter(|_| !is_even) {
-            places.take(*server, partitions.len() as u64);
+            places.take(*server, shuffle.load(partitions.len() as u64));
         }
         for (server, partitions) in homes {
             if is_even {
-                places.take(server, partitions.len() as u64);
+                places.take(server, shuffle.load(partitions.len() as u64));
             }
             // Second copies are of whole groups: those of a server that has more than others must not all be
             // at one of the others.
@@ -551,6 +591,7 @@ impl Master {
                 shuffle.open_group(server, part.iter().copied().collect(), &mut places);
             }
         }
+        places.keep_to_none();
         if shuffle.has_epochs && !shuffle.settle_copies(&mut places) {
             return shuffle.plan = None;
         }

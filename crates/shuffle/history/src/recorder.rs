@@ -344,6 +344,7 @@ mod tests {
             aligned: None,
             copies: 1,
             is_handed_over: false,
+            expected: 0,
             preferred: Vec::new(),
             committed: None,
         }

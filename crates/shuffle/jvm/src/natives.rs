@@ -226,6 +226,7 @@ extern "system" fn Java_io_treadle_spark_service_Native_register<'local>(
     maps: jint,
     partitions: jint,
     copies: jint,
+    expected: jlong,
     codec: JString<'local>,
     millis: jlong,
     interrupt: JObject<'local>,
@@ -234,6 +235,7 @@ extern "system" fn Java_io_treadle_spark_service_Native_register<'local>(
         let service = SERVICES.get(service)?;
         let (maps, partitions) = (number(maps, "maps")?, number(partitions, "partitions")?);
         let mut spec = Spec::new(maps, partitions).copies(number(copies, "copies")?);
+        spec = spec.expected(u64::try_from(expected).unwrap_or_default());
         if let Some(name) = text(env, &name)? {
             spec = spec.name(name);
         }

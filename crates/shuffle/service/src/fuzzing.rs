@@ -79,6 +79,7 @@ mod tests {
                 bytes: 40,
                 digest: u64::MAX,
             }),
+            expected: 1 << 40,
         };
         let call = |what| Call {
             number: 7,

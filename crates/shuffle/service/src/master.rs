@@ -4,6 +4,7 @@ mod known;
 mod links;
 mod listed;
 mod membership;
+mod pushed;
 mod questions;
 mod registered;
 mod registry;

@@ -53,6 +53,8 @@ pub struct About {
     pub partitions: u32,
     /// At how many servers each row is.
     pub copies: u32,
+    /// How many bytes are expected to be pushed. 0: nobody knows.
+    pub expected: u64,
     /// What was said of it when it was registered.
     pub note: Bytes,
     /// Partitions that somebody reads. Empty: all.
@@ -201,6 +203,7 @@ impl Member {
             note: about.note.clone(),
             outputs: flat(&about.outputs),
             committed: committed.map(Into::into),
+            expected: about.expected,
         };
         let answer = self.0.call(What::Register(register), interrupted)?;
         self.0.observed.named(answer.shuffle, &about.name);
@@ -237,6 +240,7 @@ impl Member {
             maps: about.maps,
             partitions: about.partitions,
             copies: about.copies,
+            expected: about.expected,
             note: about.note,
             outputs: runs(&about.outputs).unwrap_or_default(),
             again: runs(&answer.again).unwrap_or_default(),

@@ -42,7 +42,7 @@ impl From<&Room> for Intake {
 }
 
 /// The weight of a server: its free room in MiB, times the factor for the kind of its host, less the more
-/// requests wait, and an eighth of that if it is slow and does not say how slow. 0: it gets nothing.
+/// requests wait, and an eighth of that if it is slow. 0: it gets nothing.
 pub(crate) fn weight(factor: u32, room: Option<&Room>, is_slow: bool) -> u32 {
     let (free, waiting) = room.map_or((UNSAID, 0), |room| (room.free, room.waiting));
     if room.is_some_and(|room| room.is_full) {
@@ -50,8 +50,7 @@ pub(crate) fn weight(factor: u32, room: Option<&Room>, is_slow: bool) -> u32 {
     }
     let wanted = u128::from(free / UNIT) * u128::from(factor.max(1)) * u128::from(BUSY);
     let weight = wanted / u128::from(BUSY.saturating_add(waiting));
-    let says_rate = room.is_some_and(|room| room.rate > 0);
-    let weight = weight / if is_slow && !says_rate { SLOW } else { 1 };
+    let weight = weight / if is_slow { SLOW } else { 1 };
     u32::try_from(weight).unwrap_or(u32::MAX).max(1)
 }
 
@@ -83,12 +82,6 @@ mod tests {
         assert_eq!(weight(0, Some(&room(10 * GIB)), false), one);
         assert_eq!(weight(8, Some(&room(10 * GIB)), true), one);
         assert_eq!(weight(2, None, false), weight(2, Some(&room(GIB)), false));
-        // Its rate says it.
-        let measured = Room {
-            rate: 1,
-            ..room(10 * GIB)
-        };
-        assert_eq!(weight(1, Some(&measured), true), one);
     }
 
     #[test]

@@ -128,6 +128,7 @@ impl Job {
             aligned: None,
             copies: 2,
             is_handed_over: true,
+            expected: 0,
             preferred: Vec::new(),
             committed: None,
         };

@@ -200,6 +200,7 @@ impl World {
             aligned: None,
             copies: 2,
             is_handed_over: true,
+            expected: 0,
             preferred: Vec::new(),
             committed: None,
         };

@@ -297,6 +297,7 @@ class Service:
         *,
         copies: int = 2,
         compression: str | None = None,
+        expected_bytes: int | None = None,
         name: str = "",
         timeout: float | None = None,
     ) -> Shuffle:
@@ -314,6 +315,9 @@ class Service:
             one domain, there is one copy, and a warning says so.
         compression
             ``"lz4"``, ``"zstd"`` or ``"none"``; by default that of the service.
+        expected_bytes
+            How much will be written, about: a small shuffle is at few servers. By default twice what the last
+            shuffle with this name, of as many maps and partitions, had; or nobody knows.
         name
             For people.
         """
@@ -322,6 +326,10 @@ class Service:
             integer("partitions", partitions, 1, _MOST),
         )
         copies = integer("copies", copies, 1, 2)
+        expected = 0
+        if expected_bytes is not None:
+            # 0 is what nobody knows.
+            expected = max(1, integer("expected_bytes", expected_bytes, 0, 2**63 - 1))
         # Operators drain servers, and have no NumPy.
         from treadle.shuffle.service._row_kinds import kind_of
         from treadle.shuffle.service._shuffle import Shuffle
@@ -331,7 +339,7 @@ class Service:
         limit = self._limit(timeout)
         note = noted(kind.note, compression)
         number, domains = self._native.register(
-            name, maps, partitions, copies, note, limit, [], None
+            name, maps, partitions, copies, note, limit, [], None, expected
         )
         if not domains:
             warnings.warn(

@@ -66,6 +66,7 @@ impl Core {
             aligned: aligned.and_then(|it| u64::try_from(it).ok()).map(ShuffleId),
             copies: 1,
             is_handed_over: false,
+            expected: 0,
             preferred: servers,
             committed: None,
         };

@@ -232,6 +232,7 @@ impl Registry {
             aligned: aligned.and_then(|other| other.number),
             copies: 1,
             is_handed_over: false,
+            expected: 0,
             preferred: Vec::new(),
             committed: known.committed,
         };

@@ -20,10 +20,12 @@ use crate::{Group, GroupId, MasterEffect, Plan, ServerId, ShuffleId, ToNode, Upl
 /// Where copies can be put.
 #[derive(Debug)]
 pub(super) struct Places {
-    /// With the number of partitions that each has copies of.
+    /// With the bytes that each is expected to have of the groups that it has copies of.
     servers: BTreeMap<ServerId, (Member, u64)>,
     /// Those that are chosen last.
     slow: BTreeSet<ServerId>,
+    /// Those that are chosen first. Empty: all are alike.
+    few: BTreeSet<ServerId>,
 }
 
 impl Places {
@@ -43,15 +45,55 @@ impl Places {
         self.slow.clone_from(slow);
     }
 
+    /// Keeps so many of `servers`: those with the least load for their weights, in as many failure domains as there
+    /// are copies. They are chosen first. Where all have the same, `place` decides with whom it begins, in
+    /// proportion to the weights: masters do not know of each other.
+    pub(super) fn keep_to(
+        &mut self,
+        servers: &mut Vec<(ServerId, u64)>,
+        (count, copies): (usize, u32),
+        place: u64,
+    ) {
+        if count >= servers.len() {
+            return;
+        }
+        let by_load = |&(server, weight): &(ServerId, u64)| {
+            let load = self.servers.get(&server).map_or(0, |&(_, load)| load);
+            (u128::from(load) << 48) / u128::from(weight.max(1))
+        };
+        let all: u128 = servers.iter().map(|&(_, weight)| u128::from(weight)).sum();
+        let mut left = u128::from(place) * all >> 64;
+        let first = servers.iter().position(|&(_, weight)| {
+            let is_it = left < u128::from(weight);
+            left = left.saturating_sub(weight.into());
+            is_it
+        });
+        let mut sorted = servers.clone();
+        sorted.rotate_left(first.unwrap_or_default());
+        sorted.sort_by_key(by_load);
+        let mut domains = BTreeSet::new();
+        let (apart, rest): (Vec<_>, Vec<_>) = sorted.into_iter().partition(|&(server, _)| {
+            domains.len() < copies as usize && domains.insert(self.domain(server))
+        });
+        let kept = apart.into_iter().chain(rest).take(count);
+        self.few = kept.map(|(server, _)| server).collect();
+        servers.retain(|(server, _)| self.few.contains(server));
+    }
+
+    /// All are alike again.
+    pub(super) fn keep_to_none(&mut self) {
+        self.few.clear();
+    }
+
     /// The server that then has the least load for its weight, in another domain than these copies. One that is
     /// slow only if there is no other.
     fn choose(
         &self,
         copies: &[ServerId],
         spoiled: &BTreeSet<ServerId>,
-        partitions: u64,
+        more: u64,
     ) -> Option<ServerId> {
-        self.choose_of(copies, spoiled, (partitions, None))
+        self.choose_of(copies, spoiled, (more, None))
     }
 
     /// The same, of servers that have this remote store.
@@ -59,7 +101,7 @@ impl Places {
         &self,
         copies: &[ServerId],
         spoiled: &BTreeSet<ServerId>,
-        (partitions, store): (u64, Option<u64>),
+        (more, store): (u64, Option<u64>),
     ) -> Option<ServerId> {
         let taken: BTreeSet<u32> = copies.iter().map(|&copy| self.domain(copy)).collect();
         let servers = self.servers.iter().filter(|&(server, (member, _))| {
@@ -72,8 +114,9 @@ impl Places {
         let scored = servers.map(|(server, &(member, load))| {
             let weight = u128::from(member.weight().max(1));
             let is_slow = self.slow.contains(server);
-            let load = u128::from(load) + u128::from(partitions);
-            (is_slow, (load << 48) / weight, *server)
+            let load = u128::from(load) + u128::from(more);
+            let is_other = !self.few.is_empty() && !self.few.contains(server);
+            (is_slow, is_other, (load << 48) / weight, *server)
         });
         scored.min().map(|(.., server)| server)
     }
@@ -84,10 +127,10 @@ impl Places {
         copies: &mut Vec<ServerId>,
         wanted: u32,
         spoiled: &BTreeSet<ServerId>,
-        partitions: u64,
+        more: u64,
     ) {
         while copies.len() < wanted as usize
-            && let Some(server) = self.choose(copies, spoiled, partitions)
+            && let Some(server) = self.choose(copies, spoiled, more)
         {
             copies.push(server);
         }
@@ -98,9 +141,9 @@ impl Places {
         place.map_or(1, |(member, _)| member.weight().max(1))
     }
 
-    pub(super) fn take(&mut self, server: ServerId, partitions: u64) {
+    pub(super) fn take(&mut self, server: ServerId, more: u64) {
         if let Some((_, load)) = self.servers.get_mut(&server) {
-            *load += partitions;
+            *load = load.saturating_add(more);
         }
     }
 }
@@ -112,6 +155,7 @@ impl Master {
         let mut places = Places {
             servers: servers.collect(),
             slow: BTreeSet::new(),
+            few: BTreeSet::new(),
         };
         for group in self
             .shuffles
@@ -119,7 +163,7 @@ impl Master {
             .flat_map(|shuffle| shuffle.groups.values())
         {
             for holder in group.holders() {
-                places.take(holder, group.partitions.len());
+                places.take(holder, group.load);
             }
         }
         places
@@ -153,7 +197,7 @@ impl Master {
             if group.copies.is_empty() {
                 match group.adopter(&places) {
                     Some(server) => {
-                        places.take(server, group.partitions.len());
+                        places.take(server, group.load);
                         group.adopted(server);
                         shuffle.followers.insert(server);
                     }
@@ -223,8 +267,7 @@ impl Master {
         let closes = open.filter(|(_, group)| {
             let avoided = shuffle.spoiled(group).chain(shuffle.slow.iter().copied());
             let mut copies = Vec::new();
-            let partitions = group.partitions.len();
-            places.complete(&mut copies, shuffle.copies, &avoided.collect(), partitions);
+            places.complete(&mut copies, shuffle.copies, &avoided.collect(), group.load);
             copies.len() >= group.copies.len()
         });
         for name in closes.map(|(&name, _)| name).collect::<Vec<_>>() {
@@ -359,17 +402,18 @@ impl Shuffle {
     /// Assigns partitions that were in no group. They are counted at this server already.
     pub(super) fn open_group(&mut self, server: ServerId, partitions: Runs, places: &mut Places) {
         let mut copies: Vec<ServerId> = [server].into();
+        let load = self.load(partitions.len());
         if self.has_epochs {
             // So a server has one copy of it at most.
             self.generation = self.generation.next();
-            places.complete(&mut copies, self.copies, &BTreeSet::new(), partitions.len());
+            places.complete(&mut copies, self.copies, &BTreeSet::new(), load);
             for &copy in &copies[1..] {
-                places.take(copy, partitions.len());
+                places.take(copy, load);
             }
         }
         let epoch = self.generation;
         self.followers.extend(copies.iter().copied());
-        let group = GroupState::new(partitions, copies);
+        let group = GroupState::new(partitions, load, copies);
         self.groups.insert(GroupId { epoch, server }, group);
     }
 
@@ -401,10 +445,10 @@ impl Shuffle {
                     // It is copied as others are.
                     group.uploaded = None;
                 }
-                group.filling = adopter
-                    .or_else(|| places.choose(&firm, &group.avoided(), group.partitions.len()));
+                group.filling =
+                    adopter.or_else(|| places.choose(&firm, &group.avoided(), group.load));
                 if let Some(server) = group.filling {
-                    places.take(server, group.partitions.len());
+                    places.take(server, group.load);
                     self.followers.insert(server);
                 }
             }
@@ -430,15 +474,15 @@ impl Shuffle {
                 continue;
             }
             let spoiled: BTreeSet<ServerId> = self.spoiled(&self.groups[&names[0]]).collect();
-            let size = self.groups[&names[0]].partitions.len();
+            let load = self.groups[&names[0]].load;
             let mut copies = Vec::new();
-            places.complete(&mut copies, self.copies, &spoiled, size);
+            places.complete(&mut copies, self.copies, &spoiled, load);
             if firm.is_some_and(|firm| firm >= copies.len()) {
                 continue;
             }
             if copies.is_empty() {
                 // Better one that could not take a push than none.
-                places.complete(&mut copies, self.copies, &BTreeSet::new(), size);
+                places.complete(&mut copies, self.copies, &BTreeSet::new(), load);
             }
             let Some(&server) = copies.first() else {
                 return false;
@@ -450,12 +494,12 @@ impl Shuffle {
                 }
             }
             for &copy in &copies {
-                places.take(copy, partitions.len());
+                places.take(copy, load);
             }
             self.generation = self.generation.next();
             let epoch = self.generation;
             self.followers.extend(copies.iter().copied());
-            let mut group = GroupState::new(partitions, copies);
+            let mut group = GroupState::new(partitions, load, copies);
             group.spoiled = spoiled;
             self.groups.insert(GroupId { epoch, server }, group);
         }
@@ -500,7 +544,7 @@ impl GroupState {
     fn adopter(&self, places: &Places) -> Option<ServerId> {
         let store = self.uploaded.as_ref()?.store;
         let store = Some(store).filter(|&store| store != 0)?;
-        let wanted = (self.partitions.len(), Some(store));
+        let wanted = (self.load, Some(store));
         let other = || places.choose_of(&[], &self.avoided(), wanted);
         self.filling.or_else(other)
     }

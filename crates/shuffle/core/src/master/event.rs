@@ -25,6 +25,9 @@ pub struct Spec {
     pub copies: u32,
     /// A server that leaves hands its rows over. Always so with several copies.
     pub is_handed_over: bool,
+    /// How many bytes are expected to be pushed. 0: that is not known. A shuffle with few of them is at few servers,
+    /// those that have least.
+    pub expected: u64,
     /// Servers that are to hold the partitions, as long as one of them is there. Empty: any.
     pub preferred: Vec<ServerId>,
     /// What an earlier shuffle of the same inputs [had committed](crate::Master::committed), if its outputs are

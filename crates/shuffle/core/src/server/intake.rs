@@ -21,10 +21,12 @@ impl Intake {
 }
 
 const WINDOWS: usize = 4;
-/// A window ends after so much time in which pushes were served, and with so many pushes; or after [`LONG`].
-const SERVED: Duration = Duration::from_millis(250);
+/// A window ends with so many pushes and bytes, after so much time in which they were served; or after [`LONG`]. Less
+/// says nothing on a busy machine.
 const PUSHES: u32 = 8;
-const LONG: Duration = Duration::from_secs(2);
+const BYTES: u64 = 4 << 20;
+const SERVED: Duration = Duration::from_millis(100);
+const LONG: Duration = Duration::from_secs(10);
 /// A push takes so long at most: what it takes beyond that is not the server's speed.
 const MOST: Duration = Duration::from_secs(5);
 /// Pushes of fewer bytes count as so many: what they take is not the bytes.
@@ -51,7 +53,8 @@ impl Gauge {
         self.bytes += length.max(LEAST);
         self.pushes += 1;
         self.served += took.min(MOST);
-        let is_over = self.served >= SERVED && self.pushes >= PUSHES;
+        let is_much = self.bytes >= BYTES && self.pushes >= PUSHES;
+        let is_over = is_much && self.served >= SERVED;
         if !is_over && self.served < LONG {
             return;
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use treadle_shuffle::{Intake, MasterEvent, ShuffleId, Spec, Standing, ToMaster};
+use treadle_shuffle::{Config, Intake, Master, MasterEvent, ShuffleId, Spec, Standing, ToMaster};
 
 use crate::support::{Head, S, server_id, spec};
 
@@ -256,4 +256,104 @@ fn a_server_that_becomes_fast_again_and_one_that_joins_have_their_share() {
             .values()
             .all(|count| count.abs_diff(96) <= 2)
     );
+}
+
+/// The servers of a shuffle that begins beside others, and is expected to have so many MiB.
+fn begun_with(head: &mut Head, shuffle: u64, expected: u64) -> BTreeSet<u32> {
+    let (shuffle, spec) = (
+        ShuffleId(shuffle),
+        Spec {
+            copies: 2,
+            expected: expected << 20,
+            ..spec(1, 240)
+        },
+    );
+    head.event(MasterEvent::Register { shuffle, spec });
+    head.hear(0, ToMaster::Join(shuffle));
+    let plan = head.plan_of(shuffle).unwrap();
+    let holders = plan.groups.iter().flat_map(|group| &group.copies);
+    holders.map(|server| server.node).collect()
+}
+
+fn eight() -> Head {
+    let spec = Spec {
+        copies: 2,
+        ..spec(1, 240)
+    };
+    let mut head = Head::new(8, spec);
+    head.event(MasterEvent::End(S));
+    head
+}
+
+#[test]
+fn a_small_shuffle_is_at_few_servers_and_large_ones_are_not_at_the_same() {
+    let mut head = eight();
+    assert_eq!(begun_with(&mut head, 20, 0).len(), 8, "nothing is known");
+    head.event(MasterEvent::End(ShuffleId(20)));
+    let large = begun_with(&mut head, 21, 128);
+    let other = begun_with(&mut head, 22, 128);
+    assert_eq!((large.len(), other.len()), (4, 4));
+    assert!(large.is_disjoint(&other), "{large:?} {other:?}");
+    assert_eq!(begun_with(&mut head, 23, 4_000).len(), 8);
+    // Small ones are not all at the same two.
+    let mut used = BTreeSet::new();
+    for shuffle in 30..40 {
+        let small = begun_with(&mut head, shuffle, 1);
+        assert_eq!(small.len(), 2, "each row has two copies");
+        used.extend(small);
+    }
+    assert!(used.len() > 4, "{used:?}");
+}
+
+#[test]
+fn a_shuffle_that_was_to_be_small_goes_on_elsewhere_when_its_servers_are_lost() {
+    let mut head = eight();
+    let small = begun_with(&mut head, 20, 1);
+    for &node in &small {
+        head.event(MasterEvent::Lost(server_id(node)));
+    }
+    let plan = head.plan_of(ShuffleId(20)).unwrap();
+    let open = plan.groups.iter().filter(|group| group.is_open);
+    for group in open {
+        assert_eq!(group.copies.len(), 2);
+        assert!(group.copies.iter().all(|copy| !small.contains(&copy.node)));
+    }
+}
+
+#[test]
+fn masters_that_do_not_know_of_each_other_begin_small_shuffles_at_different_servers() {
+    let mut counts = [0; 8];
+    for at in 0..160 {
+        let mut master = Master::beginning(Config::default(), at);
+        let mut effects = Vec::new();
+        for node in 0..8 {
+            let standing = Standing {
+                domain: node,
+                weight: if node == 0 { 3_000 } else { 1_000 },
+                intake: Intake::default(),
+                store: 0,
+            };
+            let server = server_id(node);
+            let event = MasterEvent::Standing { server, standing };
+            master.handle(event, &mut effects).unwrap();
+        }
+        let spec = Spec {
+            copies: 2,
+            expected: 1,
+            ..spec(1, 8)
+        };
+        let shuffle = S;
+        let register = MasterEvent::Register { shuffle, spec };
+        master.handle(register, &mut effects).unwrap();
+        let (from, message) = (server_id(0), ToMaster::Join(S));
+        let join = MasterEvent::Message { from, message };
+        master.handle(join, &mut effects).unwrap();
+        for node in 0..8 {
+            let is_at = (0..8).any(|p| master.home(S, p) == Some(server_id(node)));
+            counts[node as usize] += u32::from(is_at);
+        }
+    }
+    // It has three times the weight of each of the others.
+    assert!(counts[0] > *counts[1..].iter().max().unwrap(), "{counts:?}");
+    assert!(counts.iter().all(|&count| count >= 8), "{counts:?}");
 }

@@ -39,6 +39,7 @@ pub(crate) fn spec(maps: u32, partitions: u32) -> Spec {
         aligned: None,
         copies: 1,
         is_handed_over: false,
+        expected: 0,
         preferred: Vec::new(),
         committed: None,
     }

@@ -238,6 +238,7 @@ impl Cluster {
             aligned: None,
             copies,
             is_handed_over: false,
+            expected: 0,
             preferred: Vec::new(),
             committed: None,
         };

@@ -181,11 +181,14 @@ impl State {
 
     /// The weight of a server may be another one.
     pub(super) fn weigh(&mut self, id: u32) -> Result<(), String> {
+        // One that gets less for its rate is not given less for the same reason twice.
+        let has_less = self.machine.share(self.name(id)) < 100;
         let Some(member) = self.members.get_mut(&id) else {
             return Ok(());
         };
         let room = member.hello.room.as_ref();
-        let weight = weight(member.hello.weight, room, member.slow_until.is_some());
+        let is_slow = member.slow_until.is_some() && !has_less;
+        let weight = weight(member.hello.weight, room, is_slow);
         let before = mem::replace(&mut member.weight, weight);
         let intake = intake(&member.hello);
         if mem::replace(&mut member.intake, intake) == intake && before == weight {

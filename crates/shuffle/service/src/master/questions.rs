@@ -102,6 +102,10 @@ impl State {
             aligned: None,
             copies: is.copies,
             is_handed_over: true,
+            expected: match is.expected {
+                0 => self.pushed.of(&is),
+                expected => expected,
+            },
             preferred: Vec::new(),
             committed: is.committed.map(Into::into),
         };
@@ -152,7 +156,10 @@ impl State {
     /// Nobody is left who could use a shuffle.
     pub(super) fn end_shuffle(&mut self, shuffle: ShuffleId) {
         self.leases.end(shuffle);
-        self.shuffles.remove(&shuffle);
+        let had = self.machine.committed(shuffle);
+        if let (Some(known), Some(had)) = (self.shuffles.remove(&shuffle), had) {
+            self.pushed.ended(&known.is, had.bytes);
+        }
         let ended = self.tell(MasterEvent::End(shuffle));
         debug_assert_eq!(ended, Ok(()));
     }
@@ -202,6 +209,7 @@ impl State {
                 "held_bytes": room.held,
                 "waiting_requests": room.waiting,
                 "rate": room.rate,
+                "share": f64::from(self.machine.share(self.name(*id))) / 100.0,
                 "full": room.is_full,
                 "partitions": partitions.get(id).copied().unwrap_or(0),
                 "leaving": member.is_leaving,

@@ -14,6 +14,7 @@ use crate::config;
 use crate::master::MasterOptions;
 use crate::master::known::Known;
 use crate::master::membership::Member;
+use crate::master::pushed::Pushed;
 use crate::master::registry::Registry;
 use crate::records::Records;
 use crate::wire::{self, Met};
@@ -28,6 +29,7 @@ pub(super) struct State {
     pub(super) records: Records,
     pub(super) members: BTreeMap<u32, Member>,
     pub(super) shuffles: BTreeMap<ShuffleId, Known>,
+    pub(super) pushed: Pushed,
     /// The numbers of failure domains that some server is in.
     pub(super) domains: HashMap<String, u32>,
     pub(super) last_domain: u32,
@@ -51,6 +53,7 @@ impl State {
             records: Records::new(has_recorder),
             members: BTreeMap::new(),
             shuffles: BTreeMap::new(),
+            pushed: Pushed::default(),
             domains: HashMap::new(),
             last_domain: 0,
             last_member: 0,

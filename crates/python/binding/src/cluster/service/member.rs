@@ -94,6 +94,7 @@ impl ShuffleMember {
     }
 
     /// Registers a shuffle: its number, and in how many failure domains there are servers.
+    #[pyo3(signature = (name, maps, partitions, copies, note, timeout, outputs, committed, expected=0))]
     #[expect(clippy::too_many_arguments, reason = "as many are needed")]
     fn register(
         &self,
@@ -106,6 +107,7 @@ impl ShuffleMember {
         timeout: Option<f64>,
         outputs: Vec<(u64, u64)>,
         committed: Option<(u64, u64, u64)>,
+        expected: u64,
     ) -> PyResult<(u64, u32)> {
         let doing = format!("registering the shuffle {name}");
         let outputs = Runs::from_ranges(outputs);
@@ -116,6 +118,7 @@ impl ShuffleMember {
             maps,
             partitions,
             copies,
+            expected,
             note: Bytes::from(note),
             outputs,
             again: Default::default(),

@@ -128,6 +128,7 @@ final class Driver implements RpcEndpoint {
             maps,
             partitions,
             copies,
+            settings.expectedBytes(),
             codec,
             settings.connectMillis(),
             Interrupt.ofThread());

@@ -56,13 +56,17 @@ final class Native {
 
   static native void close(long service);
 
-  /** Registers a shuffle. {@code codec}: what compresses its rows; null: nothing. */
+  /**
+   * Registers a shuffle. {@code expected}: bytes that it may push; 0: nobody knows. {@code codec}: what compresses its rows;
+   * null: nothing.
+   */
   static native long register(
       long service,
       String name,
       int maps,
       int partitions,
       int copies,
+      long expected,
       String codec,
       long millis,
       Interrupt interrupt)

@@ -15,6 +15,7 @@ final class Settings {
   static final String INSECURE = "spark.treadle.insecure";
   static final String DRIVER_ADDRESS = "spark.treadle.driver.address";
   static final String COPIES = "spark.treadle.copies";
+  static final String EXPECTED = "spark.treadle.expectedBytes";
   static final String COMPRESSION = "spark.treadle.compression";
   static final String TIMEOUT = "spark.treadle.timeout";
   static final String CONNECT_TIMEOUT = "spark.treadle.connectTimeout";
@@ -42,6 +43,7 @@ final class Settings {
       }
     }
     insecure();
+    expectedBytes();
     require(copies() == 1 || copies() == 2, COPIES, "is " + copies() + ": it can be 1 or 2");
     String codec = conf.get(COMPRESSION, "none");
     boolean isKnown = Arrays.asList("lz4", "zstd", "none").contains(codec);
@@ -93,6 +95,11 @@ final class Settings {
 
   int copies() {
     return conf.getInt(COPIES, 2);
+  }
+
+  /** Bytes that a shuffle may push; 0: nobody knows. */
+  long expectedBytes() {
+    return Math.max(0, conf.getSizeAsBytes(EXPECTED, 0L));
   }
 
   /** How long a call may take. */

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,19 @@ def test_a_wrong_url_is_refused_and_no_secret_is_shown(url: str, reason: str) ->
     with pytest.raises(ValueError, match=reason) as caught:
         folder_of(url)
     assert "hidden" not in str(caught.value)
+
+
+def test_an_error_of_hdfs_has_no_token_in_it(monkeypatch) -> None:
+    pytest.importorskip("requests")
+    monkeypatch.setenv("HADOOP_TOKEN", "JAAEcm9v/dA=+")
+    # Nobody listens there, and nobody else can.
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"webhdfs://127.0.0.1:{taken.getsockname()[1]}/logs"
+        with pytest.raises(OSError, match="op=LISTSTATUS") as caught:
+            list(logs_in(folder_of(url)))
+    assert "delegation=…" in str(caught.value)
+    assert "JAAE" not in repr(caught.value)
 
 
 def test_the_command_refuses_it_in_one_line(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import functools
 import io
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, quote_plus, unquote, urlsplit
 
 __all__ = ["RemoteEntry", "folder_of"]
 
@@ -135,7 +136,7 @@ class _WebHdfs:
     def __init__(self, host: str, port: int | None, is_secure: bool) -> None:
         from fsspec.implementations.webhdfs import WebHDFS
 
-        token = os.environ.get("HADOOP_TOKEN")
+        self._token = token = os.environ.get("HADOOP_TOKEN")
         given = {"token": token} if token else {"user": os.environ.get("HADOOP_USER_NAME")}
         self._files = WebHDFS(
             host,
@@ -149,10 +150,30 @@ class _WebHdfs:
         session.request = functools.partial(session.request, timeout=(_CONNECT, _REQUEST))
 
     def list(self, path: str) -> Iterator[tuple[str, bool, int, int]]:
-        for one in self._files.ls(path, detail=True):
+        with self._without_token():
+            found = self._files.ls(path, detail=True)
+        for one in found:
             is_folder = one["type"] == "directory"
             yield one["name"], is_folder, int(one["size"]), int(one["modificationTime"])
 
     def open(self, path: str) -> Callable[[int], bytes]:
-        read: Callable[[int], bytes] = self._files.open(path, "rb", cache_type="readahead").read
+        with self._without_token():
+            file = self._files.open(path, "rb", cache_type="readahead")
+
+        def read(size: int) -> bytes:
+            with self._without_token():
+                return bytes(file.read(size))
+
         return read
+
+    @contextmanager
+    def _without_token(self) -> Iterator[None]:
+        """Take the token out of errors: it is a part of each URL, and errors are logged."""
+        try:
+            yield
+        except Exception as error:
+            text = str(error) or type(error).__name__
+            if self._token:
+                for form in (quote(self._token, safe=""), quote_plus(self._token), self._token):
+                    text = text.replace(form, "…")
+            raise OSError(text) from None

@@ -81,8 +81,8 @@ def s3(folder: Path, credentials: dict[str, str]) -> Iterator[str]:
 
 
 @contextmanager
-def hdfs(folder: Path) -> Iterator[str]:
-    """Run a mini cluster of HDFS; give its URL."""
+def hdfs(folder: Path) -> Iterator[tuple[str, str]]:
+    """Run a mini cluster of HDFS; give its URL, and that of its HTTP interface."""
     classes = ("-cp", f"{hdfs_jars()}/*")
     command = ("java", *classes, SOURCES / "hdfs" / "Hdfs.java", folder)
     with folder.with_suffix(".log").open("wb") as log:
@@ -93,10 +93,13 @@ def hdfs(folder: Path) -> Iterator[str]:
         assert cluster.stdout is not None
         # Other lines may come first.
         lines = (line.strip() for line in cluster.stdout)
-        url = next((line for line in lines if line.startswith("hdfs://")), None)
-        if url is None:
+        urls = [
+            next((one for one in lines if one.startswith(f"{kind}://")), None)
+            for kind in ("webhdfs", "hdfs")
+        ]
+        if None in urls:
             raise SystemExit(f"the mini cluster of HDFS did not start: {log.name}")
-        yield f"{url}/tests"
+        yield f"{urls[1]}/tests", f"{urls[0]}/logs"
     finally:
         cluster.kill()
         cluster.wait()
@@ -117,14 +120,13 @@ def main() -> None:
     }
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        urls = [
-            stack.enter_context(s3(folder / "s3", credentials)),
-            stack.enter_context(hdfs(folder / "hdfs")),
-        ]
+        of_s3 = stack.enter_context(s3(folder / "s3", credentials))
+        of_hdfs, of_web = stack.enter_context(hdfs(folder / "hdfs"))
         environment = {
             **os.environ,
             **credentials,
-            "TREADLE_TEST_REMOTES": " ".join(urls),
+            "TREADLE_TEST_REMOTES": f"{of_s3} {of_hdfs}",
+            "TREADLE_TEST_LOGS": f"{of_s3.replace('/tests?', '/logs?')} {of_web}",
             "TREADLE_TEST_HADOOP": f"{hdfs_jars()}/*:{SOURCES / 'hdfs'}",
         }
         if arguments.bench:
@@ -134,8 +136,13 @@ def main() -> None:
             chosen = ("--include-ignored", *arguments.tests)
             commands = [["cargo", "test", "--locked", *crate, "--", *chosen]]
             if not arguments.tests:
-                tests = "tests/cluster/test_shuffle_service_remote.py"
-                commands.append([sys.executable, "-m", "pytest", "-v", tests])
+                tests = (
+                    "cluster/test_shuffle_service_remote.py",
+                    "coordinator/test_coordinator_log_stores.py",
+                )
+                commands += [
+                    [sys.executable, "-m", "pytest", "-v", f"tests/{one}"] for one in tests
+                ]
         for command in commands:
             done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
             if done.returncode:

@@ -341,6 +341,8 @@ def check(seen: Story) -> list[str]:
         missing.append("runs after the rule were not on the service")
     if not any(one["kind"] == "fell back" for one in seen.alerts):
         missing.append("no alert says that a run fell back")
+    if not any("fell back" in one["text"] for one in seen.posted):
+        missing.append("the webhook got no such alert")
     if not any(one["state"] == "kept" for one in seen.changes):
         missing.append("no change was kept")
     return missing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -121,11 +122,110 @@ def test_what_is_no_review_is_refused(served: Served, body: Any) -> None:
     assert served.client.post(served.path, json=body).status_code == 422
 
 
+def pod(env: Any = None, **metadata: Any) -> dict[str, Any]:
+    """A driver's pod, as `spark-submit --master k8s://… --deploy-mode cluster` of Spark 3.5 makes it."""
+    container: dict[str, Any] = {
+        "name": "spark-kubernetes-driver", "image": "spark:3.5.9",
+        "args": ["driver", "--properties-file", "/opt/spark/conf/spark.properties", "local:///job.py"],
+    }  # fmt: skip
+    if env is not None:
+        container["env"] = env
+    labels = {
+        "spark-role": "driver", "spark-app-name": "daily-20261130", "spark-version": "3.5.9",
+        "spark-app-selector": "spark-0f", **metadata.pop("labels", {}),
+    }  # fmt: skip
+    made = {
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "daily-20261130-0f-driver", "labels": labels, **metadata},
+        "spec": {"containers": [{"name": "sidecar"}, container]},
+    }  # fmt: skip
+    return review(object=made)
+
+
+def options(response: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the variables of the driver's container, and its options for Java as a JVM divides them."""
+    env, annotations = json.loads(base64.b64decode(response["patch"]))
+    assert (env["op"], env["path"]) == ("add", "/spec/containers/1/env")
+    assert annotations["path"] == "/metadata/annotations"
+    (last,) = (one for one in env["value"] if one["name"] == "JAVA_TOOL_OPTIONS")
+    return env["value"], shlex.split(last["value"])
+
+
+def test_a_drivers_pod_gets_what_was_decided_below_what_the_user_gives(served: Served) -> None:
+    asked = pod()
+    response = served.ask(asked)
+    _, found = options(response)
+    # Real Spark takes system properties as settings, and those of its files and arguments before them.
+    assert sorted(found) == [
+        "-Dspark.shuffle.manager=io.treadle.spark.TreadleShuffleManager",
+        f"-Dspark.treadle.decision={asked['request']['uid']}",
+        "-Dspark.treadle.servers=etcd://e/t",
+    ]
+    row = served.coordinator.database.read(lambda c: _store.job_of(c, asked["request"]["uid"]))
+    told = {name: row[name] for name in ("queue", "user", "name", "engine", "version")}
+    assert told == {
+        "queue": "etl", "user": "ann", "name": "daily-20261130", "engine": "spark", "version": "3.5.9",
+    }  # fmt: skip
+
+
+def test_a_drivers_own_variables_stay(served: Served) -> None:
+    mine = [{"name": "JAVA_TOOL_OPTIONS", "value": "-Xss8m"}, {"name": "A", "value": "b"}]
+    response = served.ask(pod(mine, annotations={"mine": "x"}))
+    env, found = options(response)
+    assert found[0] == "-Xss8m"
+    assert env[0] == mine[1]
+    annotations = json.loads(base64.b64decode(response["patch"]))[1]["value"]
+    assert sorted(annotations) == ["mine", "treadle.io/decision"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        # The operator's: its SparkApplication was asked about.
+        pod(labels={"sparkoperator.k8s.io/app-name": "daily"}),
+        pod(labels={"spark-role": "executor"}),
+        pod(annotations={"treadle.io/decision": "known"}),
+        pod([{"name": "JAVA_TOOL_OPTIONS", "value": 1}]),
+        pod(
+            [
+                {
+                    "name": "JAVA_TOOL_OPTIONS",
+                    "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}},
+                }
+            ]
+        ),
+        review(
+            object={
+                "kind": "Pod",
+                "metadata": {"labels": {"spark-role": "driver"}},
+                "spec": {"containers": []},
+            }
+        ),
+        review(
+            object={
+                "kind": "Pod",
+                "metadata": {"labels": {"spark-role": "driver"}},
+                "spec": {"containers": "x"},
+            }
+        ),
+    ],
+)
+def test_other_pods_are_left_as_they_are(served: Served, asked: dict[str, Any]) -> None:
+    assert "patch" not in served.ask(asked)
+    assert served.coordinator.database.read(_store.jobs_page) == []
+
+
 def test_the_manifest_asks_this_server_and_fails_nothing(served: Served) -> None:
     file = Path(__file__).parents[2] / "packaging" / "kubernetes" / "coordinator-webhook.yaml"
-    (hook,) = yaml.safe_load(file.read_text())["webhooks"]
-    assert served.path.startswith(hook["clientConfig"]["service"]["path"].removesuffix("TOKEN"))
-    assert (hook["failurePolicy"], hook["admissionReviewVersions"]) == ("Ignore", ["v1"])
-    assert hook["timeoutSeconds"] <= 2
-    (rule,) = hook["rules"]
-    assert (rule["operations"], rule["resources"]) == (["CREATE"], ["sparkapplications"])
+    hooks = yaml.safe_load(file.read_text())["webhooks"]
+    for hook in hooks:
+        assert served.path.startswith(hook["clientConfig"]["service"]["path"].removesuffix("TOKEN"))
+        assert (hook["failurePolicy"], hook["admissionReviewVersions"]) == ("Ignore", ["v1"])
+        assert hook["timeoutSeconds"] <= 2
+        assert hook["namespaceSelector"] == {"matchLabels": {"treadle.io/coordinator": "ask"}}
+    rules = [rule for hook in hooks for rule in hook["rules"]]
+    assert [(one["operations"], one["resources"]) for one in rules] == [
+        (["CREATE"], ["sparkapplications"]),
+        (["CREATE"], ["pods"]),
+    ]
+    assert hooks[1]["objectSelector"] == {"matchLabels": {"spark-role": "driver"}}

@@ -9,6 +9,7 @@ import random
 from pathlib import Path
 
 import lz4.block
+import pyarrow
 import pytest
 import zstandard
 from hypothesis import given, settings
@@ -47,6 +48,15 @@ def lz4_blocks(data: bytes, size: int = 32768) -> bytes:
     return found + b"LZ4Block" + bytes([0x15]) + b"\0" * 12
 
 
+def snappy_blocks(data: bytes, size: int = 32768) -> bytes:
+    """What snappy-java's SnappyOutputStream writes."""
+    found = b"\x82SNAPPY\0" + bytes([0, 0, 0, 1, 0, 0, 0, 1])
+    for at in range(0, len(data), size):
+        packed = pyarrow.compress(data[at : at + size], codec="snappy", asbytes=True)
+        found += len(packed).to_bytes(4, "big") + packed
+    return found
+
+
 def zstd_frames(data: bytes, size: int = 8192) -> bytes:
     """What Spark writes while it runs: a frame ends at each flush."""
     return b"".join(zstandard.compress(data[at : at + size]) for at in range(0, len(data), size))
@@ -78,7 +88,7 @@ def test_what_a_log_tells() -> None:
     assert same(Application.of(json.loads(json.dumps(app.to_dict()))), app)
 
 
-@pytest.mark.parametrize("form", ["plain", "gz", "zst", "lz4", "rolling"])
+@pytest.mark.parametrize("form", ["plain", "gz", "zst", "lz4", "snappy", "rolling"])
 def test_all_forms_of_files(tmp_path: Path, form: str) -> None:
     data = text_of("skew").encode()
     path = tmp_path / f"app-1{'' if form in ('plain', 'rolling') else '.' + form}"
@@ -92,16 +102,28 @@ def test_all_forms_of_files(tmp_path: Path, form: str) -> None:
             some = lines[part * len(lines) // 12 : (part + 1) * len(lines) // 12]
             (path / f"events_{part + 1}_app-1.lz4").write_bytes(lz4_blocks(b"".join(some), 1000))
     else:
-        pack = {"gz": gzip.compress, "zst": zstd_frames, "lz4": lz4_blocks, "plain": bytes}
+        pack = {
+            "gz": gzip.compress,
+            "zst": zstd_frames,
+            "lz4": lz4_blocks,
+            "plain": bytes,
+            "snappy": snappy_blocks,
+        }
         path.write_bytes(pack[form](data))
     assert same(read_log(path), read_log(LOGS / "skew.zstd"))
     assert [found for found, _ in logs_in(tmp_path)] == [path]
 
 
-@pytest.mark.parametrize("form", ["", ".gz", ".zstd", ".lz4"])
+@pytest.mark.parametrize("form", ["", ".gz", ".zstd", ".lz4", ".snappy"])
 def test_a_log_that_is_still_written(tmp_path: Path, form: str) -> None:
     data = text_of("skew").encode()
-    pack = {"": bytes, ".gz": gzip.compress, ".zstd": zstd_frames, ".lz4": lz4_blocks}[form]
+    pack = {
+        "": bytes,
+        ".gz": gzip.compress,
+        ".zstd": zstd_frames,
+        ".lz4": lz4_blocks,
+        ".snappy": snappy_blocks,
+    }[form]
     whole = pack(data)
     path = tmp_path / f"app-1{form}.inprogress"
     path.write_bytes(whole[: len(whole) * 9 // 10])
@@ -113,9 +135,9 @@ def test_a_log_that_is_still_written(tmp_path: Path, form: str) -> None:
 
 
 def test_an_unknown_compression_is_named(tmp_path: Path) -> None:
-    (tmp_path / "app.snappy").write_bytes(b"x")
-    with pytest.raises(ValueError, match="snappy"):
-        read_log(tmp_path / "app.snappy")
+    (tmp_path / "app.lzf").write_bytes(b"x")
+    with pytest.raises(ValueError, match="lzf"):
+        read_log(tmp_path / "app.lzf")
     with pytest.raises(ValueError, match="no event log"):
         read_application([b"hello", b"{}"])
 

@@ -13,6 +13,13 @@ from treadle.cli._values import Seconds
 __all__ = ["coordinator"]
 
 
+def _folder(option: click.Parameter, text: str) -> str:
+    """Check a folder of event logs as far as that is possible without asking a store."""
+    if "://" not in text and not Path(text).is_dir():
+        raise click.BadParameter(f"{text} is no directory", param=option)
+    return text
+
+
 @click.command()
 @click.option(
     "--database",
@@ -88,9 +95,10 @@ __all__ = ["coordinator"]
     "--event-logs",
     "logs",
     multiple=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    callback=lambda _context, option, given: tuple(_folder(option, one) for one in given),
     metavar="FOLDER",
-    help="Read Spark's event logs there.",
+    help="Read Spark's event logs there: a directory, s3://BUCKET/PREFIX?endpoint=URL&region=NAME, or "
+    "webhdfs://HOST:PORT/PATH of HDFS. Credentials come from the environment.",
 )
 @click.option(
     "--poll",
@@ -131,7 +139,7 @@ def coordinator(
     operators: tuple[str, ...],
     hosts: tuple[str, ...],
     servers: str | None,
-    logs: tuple[Path, ...],
+    logs: tuple[str, ...],
     poll: float,
     keep_days: float,
     webhook: str | None,

@@ -53,7 +53,9 @@ def setting(value: float | None, parameter: str) -> str:
     if value is None:
         return "default"
     is_size = parameter.endswith(("Bytes", "Threshold", "memory"))
-    return f"{value / 2**20:,.6g} MiB" if is_size and value >= 2**16 else number(value)
+    if not is_size or value < 2**10:
+        return number(value)
+    return f"{value / 2**20:,.6g} MiB" if value >= 2**20 else f"{value / 2**10:,.6g} KiB"
 
 
 def when(stamp: float | None) -> str:

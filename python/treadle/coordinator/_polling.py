@@ -6,12 +6,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from treadle.coordinator._admission import Room
 from treadle.coordinator._database import Busy
-from treadle.coordinator._event_files import logs_in, read_log
+from treadle.coordinator._event_files import Entry, logs_in, read_log
 from treadle.coordinator._service import Coordinator
 
 __all__ = ["LogFolders", "Poller", "Servers"]
@@ -105,26 +104,27 @@ class Servers:
 class LogFolders:
     """Folders of event logs: each log is read again when it has grown."""
 
-    def __init__(self, folders: Sequence[Path], coordinator: Coordinator) -> None:
-        self._folders, self._coordinator = folders, coordinator
-        self._read: dict[Path, tuple[int, int]] = {}
+    def __init__(self, folders: Sequence[Entry], coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._read: dict[Entry, dict[Entry, tuple[int, int]]] = {one: {} for one in folders}
 
     def look(self) -> None:
         """Read what is new."""
-        for folder in self._folders:
+        for folder, read in self._read.items():
             try:
                 there = dict(logs_in(folder))
-            except OSError as error:
-                _logger.warning("%s is not read: %s", folder, error)
+            except Exception as error:
+                # Stores have errors of their own.
+                _logger.warning("%s is not read: %s", folder, error or type(error).__name__)
                 continue
             for path, stamp in there.items():
-                if self._read.get(path) != stamp and self._take(path):
-                    self._read[path] = stamp
+                if read.get(path) != stamp and self._take(path):
+                    read[path] = stamp
             # Logs that are gone are forgotten.
-            for path in [one for one in self._read if one.parent == folder and one not in there]:
-                del self._read[path]
+            for path in [one for one in read if one not in there]:
+                del read[path]
 
-    def _take(self, path: Path) -> bool:
+    def _take(self, path: Entry) -> bool:
         """Read a log; return whether that was tried in full. Whatever is wrong with it, others are read."""
         try:
             self._coordinator.observed(read_log(path))

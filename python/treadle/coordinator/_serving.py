@@ -16,6 +16,7 @@ import uvicorn
 from treadle.coordinator._access import Access, read_secret, read_tokens
 from treadle.coordinator._app import app_of
 from treadle.coordinator._asking import is_loopback
+from treadle.coordinator._log_stores import folder_of
 from treadle.coordinator._notify import Notifier
 from treadle.coordinator._pages import add_pages
 from treadle.coordinator._polling import LogFolders, Poller, Servers
@@ -44,7 +45,7 @@ class Options:
     hosts: Sequence[str]
     servers: str | None
     credentials: Mapping[str, Any]
-    logs: Sequence[Path]
+    logs: Sequence[str]
     poll: float
     keep_days: float
     webhook: str | None
@@ -59,7 +60,8 @@ def serve(options: Options) -> None:
     Raises
     ------
     ValueError
-        Other machines would be served without a login, or without TLS, or all users of this machine as its proxy.
+        Other machines would be served without a login, or without TLS, or all users of this machine as its proxy; or
+        the URL of a folder of event logs is wrong.
     OSError
         The port is taken.
     """
@@ -91,7 +93,8 @@ def serve(options: Options) -> None:
         stack.callback(coordinator.close)
         if options.logs:
             # In a thread of its own: a large log must not make what the servers said too old to decide by.
-            logs = LogFolders(options.logs, coordinator)
+            folders = [folder_of(one) if "://" in one else Path(one) for one in options.logs]
+            logs = LogFolders(folders, coordinator)
             stack.callback(Poller(options.poll, [logs.look]).close)
         looks.append(coordinator.refresh)
         looks.append(lambda: coordinator.forget(options.keep_days))

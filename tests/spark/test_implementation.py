@@ -176,7 +176,6 @@ BROKEN: dict[str, tuple[Callable[[Path], dict[str, str]], str]] = {
 def test_one_that_is_broken_is_not_used(shared_place: Place, tmp_path: Path, which: str) -> None:
     breaks, why = BROKEN[which]
     settings = breaks(copied(tmp_path / "broken.jar"))
-    settings["spark.treadle.connectTimeout"] = "20s"
     application = shared_place.application(settings, master="local[2]")
     assert application.run("reduced")
     assert application.run("setting", USED) == ""

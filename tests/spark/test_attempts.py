@@ -56,9 +56,10 @@ def test_the_attempt_after_one_that_the_service_failed_is_without_it(
     for name in ("a", "b"):
         servers.kill(name)
     (gates / "between").touch()
-    first.stop()
+    until(lambda: len(first.answers) > job, first.said, LONG)
     kind, text = first.answers[job]
     assert kind == "error", text
+    first.stop()
     assert len(attempts.noted()) == 1, first.said()
     servers.begin("c")
     servers.begin("d")

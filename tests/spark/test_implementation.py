@@ -176,7 +176,6 @@ BROKEN: dict[str, tuple[Callable[[Path], dict[str, str]], str]] = {
 def test_one_that_is_broken_is_not_used(shared_place: Place, tmp_path: Path, which: str) -> None:
     breaks, why = BROKEN[which]
     settings = breaks(copied(tmp_path / "broken.jar"))
-    settings["spark.treadle.connectTimeout"] = "20s"
     application = shared_place.application(settings, master="local[2]")
     assert application.run("reduced")
     assert application.run("setting", USED) == ""
@@ -187,10 +186,18 @@ def test_one_that_is_broken_is_not_used(shared_place: Place, tmp_path: Path, whi
     assert why in warning or "was not read within" in warning
 
 
-@pytest.mark.parametrize("digest", [{}, {DIGEST: "1234"}], ids=["none", "short"])
-def test_a_jar_without_its_digest_ends_the_application(
-    shared_place: Place, digest: dict[str, str]
-) -> None:
-    application = shared_place.application({WHERE: JAR, **digest}, master="local[1]")
+WRONG = {
+    "no digest": ({WHERE: JAR}, f"{DIGEST} must be the SHA-256 of "),
+    "a short digest": ({WHERE: JAR, DIGEST: "1234"}, f"{DIGEST} must be the SHA-256 of "),
+    "a password": ({WHERE: "s3a://key:hidden@place/x.jar"}, f"{WHERE} has a password in it"),
+}
+
+
+@pytest.mark.parametrize("which", WRONG)
+def test_a_wrong_setting_ends_the_application(shared_place: Place, which: str) -> None:
+    settings, text = WRONG[which]
+    application = shared_place.application(settings, master="local[1]")
     assert application.process.wait(LONG) != 0
-    assert f"{DIGEST} must be the SHA-256 of " in application.log.read_text()
+    said = application.log.read_text()
+    assert text in said
+    assert "hidden" not in said

@@ -49,6 +49,8 @@ final class Implementations {
   private static final Pattern LINE =
       Pattern.compile("([0-9a-fA-F]{64}) [ *]([A-Za-z0-9][A-Za-z0-9._+-]*\\.jar)\\s*");
 
+  private static final Pattern PASSWORD = Pattern.compile("[^/]*//[^/@]*:[^/@]*@");
+
   private static final int MOST_BYTES = 256 << 20;
   private static final int MOST_LINE = 4 << 10;
   private static final int PIECE = 64 << 10;
@@ -73,12 +75,16 @@ final class Implementations {
   /**
    * What the settings of the driver name; null: the one in the jar, since they name none, or that cannot be used.
    *
-   * @throws IllegalArgumentException if the digest is missing, or none
+   * @throws IllegalArgumentException if the digest is missing, or none; or the URL has a password
    */
   static Loaded chosen(SparkConf conf) {
     String where = conf.get(WHERE, null);
     if (where == null) {
       return null;
+    }
+    if (PASSWORD.matcher(where).lookingAt()) {
+      throw new IllegalArgumentException(
+          WHERE + " has a password in it, which Spark would show: give it to the file system by its own settings");
     }
     String digest = conf.get(DIGEST, null);
     boolean isJar = where.endsWith(".jar");

@@ -50,7 +50,9 @@ def test_tasks_are_counted_by_group_and_state(tmp_path):
         after = client.map(inc, held, pure=False)
         found = states(link, "inc", waiting=6)
         assert found["total"] == 6
-        assert [found[one] for one in ("ready", "assigned", "memory", "released", "erred")] == [0] * 5
+        assert [found[one] for one in ("ready", "assigned", "memory", "released", "erred")] == [
+            0
+        ] * 5
         found = group(link, "hold")
         assert found["assigned"] >= 2
         assert found["ready"] + found["assigned"] == found["total"] == 6

@@ -76,12 +76,12 @@ def _share(part: float | None) -> str:
     return "-" if part is None else f"{part:.0%}"
 
 
-def _table(
-    head: Sequence[str], rows: Sequence[Sequence[Any]], widest: int = 40
-) -> Iterator[str]:
+def _table(head: Sequence[str], rows: Sequence[Sequence[Any]], widest: int = 40) -> Iterator[str]:
     """Yield the lines of a table; the first column is text."""
     cells = [head, *([("-" if cell is None else str(cell)) for cell in row] for row in rows)]
-    cells = [[cell if len(cell) <= widest else f"{cell[: widest - 1]}…" for cell in row] for row in cells]
+    cells = [
+        [cell if len(cell) <= widest else f"{cell[: widest - 1]}…" for cell in row] for row in cells
+    ]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     for row in cells:
         first = row[0].ljust(widths[0])
@@ -315,9 +315,7 @@ def _profile(found: dict[str, Any]) -> Iterator[str]:
     if not whole:
         yield "no task was seen while it ran"
         return
-    shown = [
-        (name, _share(self / whole), _seconds(self)) for name, (self, _) in rows if self > 0
-    ]
+    shown = [(name, _share(self / whole), _seconds(self)) for name, (self, _) in rows if self > 0]
     yield from _table(("function", "of all", "in itself"), shown, 100)
 
 

@@ -14,9 +14,8 @@ import dask
 from dask.utils import parse_timedelta
 from distributed import profile
 
-from treadle.worker._places import Places
-
 from treadle.common._groups import prefix_of
+from treadle.worker._places import Places
 
 __all__ = ["Profiler"]
 

@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | `state`, `event`, `effect` | what the core holds, what happens to it, what follows |
 //! | `admission`, `nodes`, `members`, `liveness` | who takes part, and who is gone |
-//! | `keys`, `locals`, `symbols`, `definitions`, `awaited` | names of things |
+//! | `keys`, `groups`, `locals`, `symbols`, `definitions`, `awaited` | names of things |
 //! | `submit`, `put` | from clients' messages to the scheduler's events |
 //! | `follow` | from the scheduler's effects to messages |
 //! | `steps` | each transition, for the sidecar if it wants to know |

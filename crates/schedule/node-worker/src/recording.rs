@@ -571,6 +571,58 @@ mod tests {
     }
 
     #[test]
+    fn what_runs_where_it_is_and_the_log_are_told() {
+        let recorder = Recorder::default();
+        recorder.is_on.store(true, Ordering::Relaxed);
+        // Who has answered once, and with whose clock.
+        lock(&recorder.state).clock.measured(1, 2, 3);
+        let now = clock::monotonic();
+        let runs = |lane: u32, began| Runs {
+            lane,
+            object: ObjectId::from_u64(lane.into()),
+            began,
+            key: Bytes::from(Value::str("inc-1").to_bytes()),
+        };
+        let mut running = vec![runs(1_000, now)];
+        running.extend((0..100).map(|lane| runs(lane, u64::from(lane))));
+        for number in 0..MOST_LINES + 3 {
+            recorder.line(30, &format!("{number}{}", "ä".repeat(LONGEST_LINE)));
+        }
+        let place = |parent, name: &str| Place {
+            parent,
+            name: name.into(),
+            time: 7,
+        };
+        recorder.sampled(
+            5,
+            vec![place(Some(4), "f"), place(Some(0), &"ä".repeat(500))],
+        );
+        let mut sent = Vec::new();
+        recorder.send((1, 0), running, false, |call| sent.push(call.argument));
+        let batch = Batch::decode(&sent[0]).unwrap();
+        // The longest of those that have run for a second.
+        let told = batch.beside.running.unwrap();
+        assert_eq!(told.len(), MOST_RUNNING);
+        assert!(told.iter().zip(0..).all(|(task, lane)| task.lane == lane));
+        assert_eq!(batch.beside.lost_lines, 3);
+        assert_eq!(batch.beside.lines.len(), MOST_LINES);
+        let longest = batch.beside.lines.iter().map(|line| line.text.len()).max();
+        assert!(longest <= Some(LONGEST_LINE), "{longest:?}");
+        assert_eq!((batch.beside.sampled, batch.beside.frames.len()), (5, 2));
+        assert_eq!(batch.beside.frames[0].parent, None);
+        assert_eq!(batch.beside.frames[1].parent, Some(0));
+        assert_eq!(batch.beside.frames[1].name.len(), LONGEST_NAME);
+        // Once.
+        recorder.send((1, 0), Vec::new(), false, |call| sent.push(call.argument));
+        let batch = Batch::decode(&sent[1]).unwrap();
+        assert_eq!(batch.beside.running.unwrap(), []);
+        assert_eq!(
+            (batch.beside.lines.len(), batch.beside.frames.len()),
+            (0, 0)
+        );
+    }
+
+    #[test]
     fn long_names_are_cut_and_long_keys_are_not_sent() {
         let recorder = Recorder::default();
         let long = "x".repeat(100_000);
@@ -660,9 +712,9 @@ mod tests {
             let key = Bytes::from(Value::str("inc-1").to_bytes());
             for number in 0..20_000 {
                 sender.0.ran(&timed(number), &key);
-                sender
-                    .0
-                    .send(number, 0, false, |call| *lock(&sender.1) = call.id);
+                sender.0.send((number, 0), Vec::new(), false, |call| {
+                    *lock(&sender.1) = call.id
+                });
             }
             let _ = theirs.send(());
         });

@@ -1,5 +1,8 @@
 //! All of it together.
 
+mod facts;
+mod latest;
+
 use alloc::collections::VecDeque;
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -7,22 +10,22 @@ use alloc::vec::Vec;
 
 use treadle_types::{ObjectId, Value};
 
+use self::latest::series;
 use crate::batch::{Batch, Record};
 use crate::event::{End, Event, Shuffle, Snapshot};
 use crate::groups::Groups;
 use crate::logs::Logs;
 use crate::overview::{
-    Cluster, ErrorRow, EventRow, Flame, GroupRow, HistoryRow, Kept, LineRow, Lines, Matrix,
-    Overview, RunningRow, Series, ShuffleRow, SpanRow, StatesRow, Tasks, WorkerRow,
+    Cluster, ErrorRow, EventRow, GroupRow, HistoryRow, Kept, Matrix, Overview, ShuffleRow, SpanRow,
+    StatesRow, Tasks, WorkerRow,
 };
 use crate::picture::{self, Picture, Window};
-use crate::profile::{Profile, Wanted};
+use crate::profile::Profile;
 use crate::reader::Malformed;
 use crate::ring::Ring;
-use crate::series::{SECOND, SECONDS, Step, Times};
+use crate::series::{SECOND, Step, Times};
 use crate::span::{Kind, Parts, Span, lane};
 use crate::transfers::{Pair, Transfers};
-use crate::verdicts::{Facts, GroupFacts, ShuffleFacts, Verdict, WorkerFacts, judge};
 use crate::workers::{Running, UNKNOWN, Worker, Workers};
 
 /// Errors that are kept.
@@ -33,28 +36,13 @@ const MOST_EVENTS: usize = 200;
 const MOST_SHUFFLES: usize = 100;
 /// Groups and workers of an overview.
 const MOST_ROWS: usize = 500;
-/// Running tasks of a worker that are kept, and of an overview.
+/// Running tasks of a worker that are kept.
 const MOST_RUNNING: usize = 64;
-const MOST_RUNNING_SHOWN: usize = 100;
-/// Lines of a log that are shown.
-const MOST_LINES: usize = 1_000;
-/// The place of busy threads in a series.
-const BUSY: usize = 1;
-/// Names of levels.
-const LEVELS: [(u8, &str); 5] = [
-    (50, "CRITICAL"),
-    (40, "ERROR"),
-    (30, "WARNING"),
-    (20, "INFO"),
-    (0, "DEBUG"),
-];
 /// Workers of a matrix.
 const MOST_IN_MATRIX: usize = 64;
 /// Bytes of keys that are kept, with what each takes beside.
 const MOST_KEYS: usize = 4 << 20;
 const KEY: usize = 48;
-/// The seconds that verdicts are about.
-const MINUTE: usize = 60;
 /// The version of the answers.
 const VERSION: u32 = 1;
 /// Names of statuses.
@@ -656,112 +644,6 @@ impl Sight {
         }
     }
 
-    /// Adds to the threads that were busy those of the tasks that still run.
-    fn add_running(&self, series: &mut Series, now: u64) {
-        let Some(busy) = series.values.get_mut(BUSY) else {
-            return;
-        };
-        let from = series.to.saturating_sub(busy.len() as u64 * SECOND);
-        // What a second has more than the one before, but for the part of the first one.
-        let mut more = vec![0.0; busy.len()];
-        for (_, worker) in self.workers.iter() {
-            for task in &worker.running {
-                let began = task.began.max(from);
-                let first = ((began - from) / SECOND) as usize;
-                if let Some(place) = more.get_mut(first + 1) {
-                    *place += 1.0;
-                }
-                if let Some(value) = busy.get_mut(first) {
-                    let end = (from + (first as u64 + 1) * SECOND).min(now);
-                    *value += seconds(end.saturating_sub(began));
-                }
-            }
-        }
-        let mut running = 0.0;
-        for (place, (value, more)) in busy.iter_mut().zip(more).enumerate() {
-            running += more;
-            let began = from + place as u64 * SECOND;
-            *value += running * seconds(now.saturating_sub(began).min(SECOND));
-        }
-    }
-
-    /// Tasks that run, those that began first before the others, and how many more there are.
-    fn running(&self) -> (Vec<RunningRow>, usize) {
-        let workers = self.workers.iter();
-        let all = workers.flat_map(|(row, worker)| {
-            let running = worker.running.iter();
-            running.map(move |task| (row, worker.id, task))
-        });
-        let mut all: Vec<_> = all.collect();
-        all.sort_by_key(|(row, _, task)| (task.began, *row, task.lane));
-        let more = all.len().saturating_sub(MOST_RUNNING_SHOWN);
-        let rows = all.into_iter().take(MOST_RUNNING_SHOWN);
-        let rows = rows.map(|(row, id, task)| RunningRow {
-            key: task.key.clone(),
-            group: task.group.clone(),
-            worker: self.workers.name(row),
-            worker_id: id,
-            lane: task.lane,
-            from: task.began,
-        });
-        (rows.collect(), more)
-    }
-
-    /// Where the threads of tasks were, of a group or of all, between two times or always.
-    ///
-    /// `None`: there is no such worker.
-    pub fn flame(
-        &self,
-        group: Option<&str>,
-        window: Option<(u64, u64)>,
-        worker: Option<u32>,
-    ) -> Option<Flame> {
-        let worker = worker.map(|id| self.workers.find(id));
-        if worker == Some(None) {
-            return None;
-        }
-        Some(self.profile.flame(Wanted {
-            group,
-            window,
-            worker: worker.flatten(),
-        }))
-    }
-
-    /// The latest lines of logs that have a text, whatever the case of its letters, are of a worker, and at
-    /// least of a level.
-    pub fn lines(&self, find: &str, worker: Option<u32>, least: u8) -> Lines {
-        let worker = worker.map(|id| self.workers.find(id));
-        let find = find.to_lowercase();
-        let mut lines = self.logs.iter().filter(|line| {
-            line.level >= least
-                && worker.is_none_or(|row| row.is_some() && row == line.worker)
-                && (find.is_empty() || line.text.to_lowercase().contains(&find))
-        });
-        let rows = lines.by_ref().take(MOST_LINES).map(|line| LineRow {
-            time: line.time,
-            level: LEVELS
-                .iter()
-                .find(|(least, _)| line.level >= *least)
-                .map_or("", |(_, name)| name),
-            worker: line
-                .worker
-                .map_or_else(|| "scheduler".into(), |row| self.workers.name(row)),
-            worker_id: line
-                .worker
-                .and_then(|row| self.workers.get(row))
-                .map(|worker| worker.id),
-            text: (*line.text).to_string(),
-        });
-        let mut rows: Vec<LineRow> = rows.collect();
-        // Workers tell of theirs one after the other.
-        rows.sort_by_key(|row| u64::MAX - row.time);
-        Lines {
-            lines: rows,
-            more: lines.next().is_some(),
-            lost: self.logs.lost(),
-        }
-    }
-
     fn worker_rows(&self, now: u64, live: bool) -> (Vec<WorkerRow>, usize) {
         let mut traffic = vec![(0_u64, 0_u64); self.workers.iter().count()];
         for (from, to, pair) in self.transfers.iter() {
@@ -850,125 +732,6 @@ impl Sight {
         }
     }
 
-    fn verdicts(&self) -> Vec<Verdict> {
-        let mut facts = Facts {
-            lost_spans: self.lost,
-            dropped: self.dropped,
-            unread: self.unread,
-            history: self.history.clone(),
-            ..Facts::default()
-        };
-        for step in self.times.recent().skip(SECONDS - MINUTE) {
-            facts.tasks += step.tasks;
-            facts.busy_seconds += seconds(step.busy);
-            facts.fetch_seconds += seconds(step.fetching);
-            facts.fetched = facts.fetched.saturating_add(step.fetched);
-            facts.spilled = facts.spilled.saturating_add(step.spilled);
-            facts.snapshots += step.snapshots;
-            if step.tasks > 0 {
-                // Where nothing runs, nobody waits for tasks either.
-                facts.looks += step.snapshots;
-                facts.starved += step.starved;
-            }
-            facts.narrow += step.narrow;
-        }
-        if let Some(tasks) = self.tasks {
-            (facts.waiting, facts.assigned) = (tasks.waiting, tasks.assigned);
-        }
-        facts.groups = self
-            .groups
-            .iter()
-            .filter(|(_, group)| group.runs > 0)
-            .map(|(number, group)| GroupFacts {
-                id: number.into(),
-                name: group.name.clone(),
-                runs: group.runs,
-                failed: group.failed,
-                seconds: seconds(group.time),
-                mean: seconds(group.mean()),
-                median: seconds(group.median()),
-                max: seconds(group.longest),
-                extent: seconds(group.to.saturating_sub(group.from)),
-                longest: group.longest_object,
-            })
-            .collect();
-        facts.workers = self.worker_facts();
-        facts.threads = self
-            .workers
-            .iter()
-            .filter(|(_, worker)| worker.gone.is_none())
-            .map(|(_, worker)| worker.threads)
-            .sum();
-        facts.shuffles = self
-            .shuffles
-            .iter()
-            .map(|shuffle| ShuffleFacts {
-                name: shuffle.name.clone(),
-                bytes: shuffle.bytes,
-                partitions: shuffle.partitions,
-                largest: shuffle.largest,
-            })
-            .collect();
-        let mut verdicts = judge(&facts);
-        for place in verdicts.iter_mut().map(|verdict| &mut verdict.place) {
-            place.key = place.longest.and_then(|object| self.keys.get(object));
-        }
-        verdicts
-    }
-
-    fn worker_facts(&self) -> Vec<WorkerFacts> {
-        // What each worker did, and what the same tasks take elsewhere.
-        let mut sums = vec![(0_u64, 0.0_f64, 0.0_f64); self.workers.iter().count()];
-        let shortest = self.groups.shortest();
-        for (group, row, share) in self.groups.shares() {
-            let (Some(whole), Some(sum)) = (self.groups.get(group), sums.get_mut(usize::from(row)))
-            else {
-                continue;
-            };
-            let runs = whole.runs.saturating_sub(share.runs);
-            if runs < 10 {
-                continue;
-            }
-            let elsewhere = seconds(whole.time.saturating_sub(share.time)) / runs as f64;
-            // Where its shortest is as short as those of others, its tasks were others, and not it slower.
-            let (least, whose, second) = shortest[usize::from(group)];
-            let others = if whose == row { second } else { least };
-            if share.least < others.saturating_mul(3) / 2 {
-                sum.2 += seconds(share.time);
-            } else {
-                sum.2 += elsewhere * share.runs as f64;
-            }
-            sum.0 += share.runs;
-            sum.1 += seconds(share.time);
-        }
-        self.workers
-            .iter()
-            .map(|(row, worker)| {
-                let (runs, took, expected) = sums[usize::from(row)];
-                let state = worker.state.unwrap_or_default();
-                let there = Some(worker).filter(|worker| worker.gone.is_none());
-                WorkerFacts {
-                    id: worker.id,
-                    name: self.workers.name(row),
-                    status: status(worker),
-                    lost: worker.gone.clone().filter(|_| !worker.left),
-                    managed: state.managed,
-                    process: state.process,
-                    memory: worker.memory,
-                    runs,
-                    seconds: took,
-                    expected,
-                    threads: worker.threads,
-                    busy: there.and_then(|one| one.busy(self.now)).unwrap_or(0.0)
-                        * f64::from(worker.threads),
-                    processors: there
-                        .and_then(|one| one.processors(self.now))
-                        .unwrap_or(0.0),
-                }
-            })
-            .collect()
-    }
-
     /// Verifies the invariants.
     pub fn check(&self) {
         self.ring.check();
@@ -1012,29 +775,5 @@ fn shuffle_row(shuffle: &Shuffle) -> ShuffleRow {
         largest: (shuffle.largest > 0).then_some(shuffle.largest),
         servers: shuffle.servers,
         losses: shuffle.losses,
-    }
-}
-
-fn series<'a>(step: u64, to: u64, steps: impl Iterator<Item = &'a Step>) -> Series {
-    let mut values = vec![Vec::new(); 6];
-    for one in steps {
-        let length = step as f64;
-        let row = [
-            one.tasks as f64 / length,
-            seconds(one.busy) / length,
-            one.fetched as f64 / length,
-            one.spilled as f64 / length,
-            one.managed as f64,
-            one.process as f64,
-        ];
-        for (into, value) in values.iter_mut().zip(row) {
-            into.push(value);
-        }
-    }
-    Series {
-        step: step as f64,
-        to,
-        names: ["tasks", "busy", "fetched", "spilled", "managed", "process"],
-        values,
     }
 }

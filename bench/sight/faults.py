@@ -142,7 +142,8 @@ def paused(c: Any) -> None:
     """A worker whose memory is full of what cannot be spilled."""
     name = next(iter(c.scheduler_info()["workers"].values()))["name"]
     c.submit(hold, 290 * MB, workers=name).result()
-    time.sleep(5)
+    # One with nothing to do asks for tasks again.
+    c.gather(c.map(sleep, [0.1] * 200, pure=False, workers=name, allow_other_workers=True))
 
 
 def lock(c: Any) -> None:

@@ -82,6 +82,16 @@ impl Group {
         0
     }
 
+    /// How many runs took at least a quarter of the longest, some of them an eighth.
+    pub(crate) fn long(&self) -> u64 {
+        let longest = (u64::BITS - self.longest.leading_zeros()) as usize;
+        let from = longest.min(BUCKETS - 1).saturating_sub(2);
+        self.buckets[from..]
+            .iter()
+            .map(|count| u64::from(*count))
+            .sum()
+    }
+
     pub(crate) fn mean(&self) -> u64 {
         self.time.checked_div(self.runs).unwrap_or(0)
     }

@@ -59,6 +59,8 @@ pub struct GroupFacts {
     pub extent: f64,
     /// The value of the task that took longest.
     pub longest: u64,
+    /// How many runs took about as long.
+    pub long: u64,
 }
 
 /// A worker, as rules see it.
@@ -292,6 +294,8 @@ fn skew(facts: &Facts, into: &mut Vec<Verdict>) {
             && group.max >= 1.0
             && group.max >= 8.0 * group.median
             && group.max >= 0.25 * group.extent
+            // Where each thread's first one takes long, it is for what that imports.
+            && group.long <= 1 + group.runs / 100
     };
     let worst = facts.groups.iter().filter(is_skewed);
     if let Some(worst) = worst.max_by(|one, other| one.max.total_cmp(&other.max)) {
@@ -498,6 +502,7 @@ mod tests {
             max: 0.5,
             extent: 20.0,
             longest: 0,
+            long: 1,
         }
     }
 
@@ -623,6 +628,11 @@ mod tests {
 
     #[test]
     fn rules_are_silent_a_little_below() {
+        let imports = rules(|facts| {
+            facts.groups[0].max = 12.0;
+            facts.groups[0].long = 4;
+        });
+        assert_eq!(imports, [""; 0]);
         let long = rules(|facts| {
             // Long, and no longer than the others.
             facts.groups[0].max = 12.0;

@@ -153,3 +153,24 @@ fn busy_threads_that_use_one_processor_hold_the_lock() {
     assert!(!held(60));
     assert!(!held(185));
 }
+
+#[test]
+fn first_tasks_that_import_are_neither_skew_nor_a_slow_worker() {
+    let mut sight = cluster(2, 1);
+    // Each worker's first one imports what the others need.
+    for (worker, import) in [(1, 4), (2, 9)] {
+        let first = core::iter::once(import * SECOND);
+        let others = (0..40).map(move |n| (20 + 10 * (n % 3) + 2 * u64::from(worker)) * MS);
+        ran(&mut sight, worker, first.chain(others), 0);
+    }
+    assert_eq!(rules(&sight), [""; 0]);
+}
+
+#[test]
+fn one_task_that_takes_far_longer_is_skew() {
+    let mut sight = cluster(2, 1);
+    ran(&mut sight, 1, (0..40).map(|_| 50 * MS), 0);
+    let times = (0..40).map(|n| if n == 7 { 4 * SECOND } else { 50 * MS });
+    ran(&mut sight, 2, times, 0);
+    assert_eq!(rules(&sight), ["skew"]);
+}

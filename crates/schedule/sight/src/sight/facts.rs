@@ -51,6 +51,7 @@ impl Sight {
                 max: seconds(group.longest),
                 extent: seconds(group.to.saturating_sub(group.from)),
                 longest: group.longest_object,
+                long: group.long(),
             })
             .collect();
         facts.workers = self.worker_facts();
@@ -94,11 +95,13 @@ impl Sight {
             // Where its shortest is as short as those of others, its tasks were others, and not it slower.
             let (least, whose, second) = shortest[usize::from(group)];
             let others = if whose == row { second } else { least };
-            if share.least < others.saturating_mul(3) / 2 {
-                sum.2 += seconds(share.time);
-            } else {
-                sum.2 += elsewhere * share.runs as f64;
-            }
+            let expected = match share.least < others.saturating_mul(3) / 2 {
+                true => seconds(share.time),
+                false => elsewhere * share.runs as f64,
+            };
+            // A few that took long, for what they imported, are not the worker either.
+            let by_least = seconds(share.time) * (others as f64 / share.least.max(1) as f64);
+            sum.2 += expected.max(by_least.min(seconds(share.time)));
             sum.0 += share.runs;
             sum.1 += seconds(share.time);
         }

@@ -22,9 +22,10 @@ import treadle
 from client_support import AGAINST, inc
 from process_support import kill
 from treadle import _core
+from treadle.sight._pages import Pages
 from treadle.sight._since import since
 from treadle.sight._sql import answer
-from waiting import SOON
+from waiting import SOON, until
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 
@@ -71,6 +72,9 @@ def report(tmp_path_factory):
         treadle.Client(cluster) as client,
     ):
         client.gather(client.map(earlier, range(10), pure=False))
+        # Workers tell what they did a little later.
+        pages = Pages(client.pages_link)
+        until(lambda: [one["runs"] for one in pages.get("/sight/overview")["groups"]] == [10])
         with treadle.performance_report(str(path)):
             client.gather(client.map(slow, range(10), pure=False))
             client.submit(slow, 1, key=f"slow-{HTML}").result()  # this line is shown

@@ -16,8 +16,8 @@ __all__ = ["performance_report"]
 # Seconds that workers have to tell what they did before the block and in it, and after which nothing more comes: they
 # tell it twice a second.
 _BEFORE = 1.0
-_AFTER = 5.0
-_SILENCE = 1.2
+_AFTER = 10.0
+_SILENCE = 2.5
 _PAUSE = 0.1
 
 

@@ -14,6 +14,7 @@ const LONGEST: usize = 2_000;
 /// The first bytes of what only files have.
 const CHANGES: u8 = 20;
 const ENDED: u8 = 21;
+const PACKED: u8 = 22;
 
 /// How a worker is.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -218,6 +219,13 @@ pub enum Event<'a> {
     Changes(Snapshot),
     /// The history ends here.
     Ended(End),
+    /// Blocks of a history that whoever wrote it has compressed.
+    Packed {
+        /// How many bytes they have.
+        length: u64,
+        /// They, compressed.
+        bytes: &'a [u8],
+    },
 }
 
 /// How a history ended.
@@ -369,6 +377,11 @@ impl Event<'_> {
                 into.push(CHANGES);
                 put_snapshot(snapshot, into);
             }
+            Self::Packed { length, bytes } => {
+                into.push(PACKED);
+                put(*length, into);
+                into.extend_from_slice(bytes);
+            }
             Self::Ended(end) => {
                 into.push(ENDED);
                 match end {
@@ -492,6 +505,10 @@ impl<'a> Event<'a> {
                 Self::States(groups.collect::<Result<_, Malformed>>()?)
             }
             CHANGES => Self::Changes(snapshot(reader)?),
+            PACKED => Self::Packed {
+                length: reader.number()?,
+                bytes: reader.rest(),
+            },
             ENDED => Self::Ended(match reader.byte()? {
                 0 => End::Closed,
                 1 => End::Full(reader.number()?),
@@ -609,6 +626,10 @@ mod tests {
                 losses: 5,
             }),
             Event::Changes(Snapshot::default()),
+            Event::Packed {
+                length: 1 << 20,
+                bytes: b"fewer",
+            },
             Event::Ended(End::Closed),
             Event::Ended(End::Full(1 << 30)),
             Event::Ended(End::Failed("no space left".into())),
@@ -617,7 +638,7 @@ mod tests {
             let mut bytes = Vec::new();
             event.encode(&mut bytes);
             assert_eq!(Event::decode(&bytes), Ok(event.clone()));
-            if !matches!(event, Event::Batch { .. }) {
+            if !matches!(event, Event::Batch { .. } | Event::Packed { .. }) {
                 for end in 0..bytes.len() {
                     assert!(Event::decode(&bytes[..end]).is_err(), "{event:?} {end}");
                 }

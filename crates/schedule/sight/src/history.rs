@@ -15,9 +15,9 @@ pub const MAGIC: &[u8; 16] = b"treadle-sight\0\0\x02";
 /// Bytes before a block's content.
 const HEAD: usize = 12;
 /// Bytes of the longest content that is read.
-const LONGEST: usize = 64 << 20;
+pub const LONGEST: usize = 64 << 20;
 
-/// Appends the block of an event.
+/// Appends the block of an event. What was written since the last moment may be packed: [`Event::Packed`].
 pub fn put_block(now: u64, event: &Event<'_>, into: &mut Vec<u8>) {
     let start = into.len();
     into.extend_from_slice(&[0; HEAD]);
@@ -59,6 +59,14 @@ impl<'a> Blocks<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
         Self {
             rest: bytes.strip_prefix(MAGIC).unwrap_or_default(),
+            unread: 0,
+        }
+    }
+
+    /// Of bytes that were [packed](Event::Packed).
+    pub fn inside(bytes: &'a [u8]) -> Self {
+        Self {
+            rest: bytes,
             unread: 0,
         }
     }

@@ -232,6 +232,8 @@ impl Sight {
             Event::Snapshot(snapshot) => self.snapshot(snapshot, true),
             Event::Changes(changes) => self.snapshot(changes, false),
             Event::Ended(end) => self.end = Some(end.clone()),
+            // Whoever reads the file has to unpack it before.
+            Event::Packed { .. } => return Err(Malformed(0)),
             Event::Failed {
                 object: _,
                 key,

@@ -4,10 +4,11 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use treadle_compress::Unpacker;
 use treadle_host::pages::{Options as Pages, Page, PageServer, Refusals};
 use treadle_reactor::thread::lock;
-use treadle_sight::history::{Blocks, MAGIC};
-use treadle_sight::{End, Sight, Tables};
+use treadle_sight::history::{Blocks, LONGEST as LONGEST_BLOCK, MAGIC};
+use treadle_sight::{End, Event, Malformed, Sight, Tables};
 
 use super::answers::{Answer, answer, page_of};
 use super::assets;
@@ -88,15 +89,7 @@ impl History {
         }
         let mut sight = Sight::new(MEMORY);
         let mut counts = (0, 0);
-        let mut blocks = Blocks::new(&bytes);
-        for block in blocks.by_ref() {
-            let taken = block.and_then(|(now, event)| sight.handle(&event, now));
-            match taken {
-                Ok(()) => counts.0 += 1,
-                Err(_) => counts.1 += 1,
-            }
-        }
-        let unread = blocks.unread();
+        let unread = read_blocks(Blocks::new(&bytes), &mut sight, &mut counts);
         sight.lacks(unread, counts.1);
         sight.was_read(bytes.len() as u64);
         let end = sight.end().cloned();
@@ -147,6 +140,57 @@ impl History {
     pub fn close(&self) {
         self.pages.close();
     }
+}
+
+/// Takes in what blocks have, those that are packed too; returns how many bytes are left out.
+pub(in crate::sight) fn read_blocks(
+    mut blocks: Blocks<'_>,
+    sight: &mut Sight,
+    counts: &mut (u64, u64),
+) -> u64 {
+    let mut unpacked = Vec::new();
+    let mut unread = 0;
+    for block in blocks.by_ref() {
+        let taken = match block {
+            Ok((_, Event::Packed { length, bytes })) => {
+                if unpack(length, bytes, &mut unpacked) {
+                    // Of one packing: what is packed twice cannot be read.
+                    let mut inside = Blocks::inside(&unpacked);
+                    for block in inside.by_ref() {
+                        count(block, sight, counts);
+                    }
+                    unread += inside.unread();
+                } else {
+                    counts.1 += 1;
+                }
+                continue;
+            }
+            other => other,
+        };
+        count(taken, sight, counts);
+    }
+    unread + blocks.unread()
+}
+
+fn count(block: Result<(u64, Event<'_>), Malformed>, sight: &mut Sight, counts: &mut (u64, u64)) {
+    match block.and_then(|(now, event)| sight.handle(&event, now)) {
+        Ok(()) => counts.0 += 1,
+        Err(_) => counts.1 += 1,
+    }
+}
+
+/// Whether bytes are packed ones of this length, which are put into `into`.
+fn unpack(length: u64, bytes: &[u8], into: &mut Vec<u8>) -> bool {
+    let Ok(length) = usize::try_from(length) else {
+        return false;
+    };
+    // Whoever wrote it never had more at a time, but for one block.
+    if length > 2 * LONGEST_BLOCK || Unpacker::check(bytes, length).is_err() {
+        return false;
+    }
+    into.clear();
+    into.resize(length, 0);
+    Unpacker::default().unpack(bytes, into).is_ok()
 }
 
 fn page(path: &'static str, sight: &Arc<Mutex<Sight>>) -> Page {

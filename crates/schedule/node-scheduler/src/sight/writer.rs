@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use tracing::warn;
+use treadle_compress::{Codec, Packer};
 use treadle_sight::history::{MAGIC, put_block};
 use treadle_sight::{End, Event, Sparse};
 
@@ -26,6 +27,8 @@ pub(in crate::sight) struct Writer {
     end: Option<End>,
     /// When the last event was added.
     now: u64,
+    packer: Packer,
+    packed: Vec<u8>,
 }
 
 impl Writer {
@@ -63,17 +66,19 @@ impl Writer {
             path,
             file,
             sparse: Sparse::default(),
-            waiting: MAGIC.to_vec(),
+            waiting: Vec::new(),
             written: 0,
             longest,
             end: None,
             now: 0,
+            packer: Packer::new(Codec::Zstd),
+            packed: MAGIC.to_vec(),
         }
     }
 
     /// Bytes of it, as many as it may have, and how it ended, if it did.
     pub(in crate::sight) fn state(&self) -> (u64, u64, Option<&End>) {
-        let bytes = self.written + self.waiting.len() as u64;
+        let bytes = self.written + self.unwritten();
         (bytes, self.longest, self.end.as_ref())
     }
 
@@ -88,7 +93,7 @@ impl Writer {
         };
         let before = self.waiting.len();
         put_block(now, &event, &mut self.waiting);
-        if self.written + self.waiting.len() as u64 + END > self.longest {
+        if self.written + self.unwritten() + END > self.longest {
             self.waiting.truncate(before);
             let (path, longest) = (self.path.display(), self.longest);
             warn!(
@@ -104,17 +109,39 @@ impl Writer {
         self.end = Some(end);
     }
 
+    /// Bytes that wait, as if they were not packed.
+    fn unwritten(&self) -> u64 {
+        (self.packed.len() + self.waiting.len()) as u64
+    }
+
+    /// Packs what waits, if it is enough, and that makes it smaller.
+    fn pack(&mut self) {
+        let mut bytes = Vec::new();
+        if self.packer.pack(&self.waiting, &mut bytes) {
+            let event = Event::Packed {
+                length: self.waiting.len() as u64,
+                bytes: &bytes,
+            };
+            put_block(self.now, &event, &mut self.packed);
+        } else {
+            self.packed.extend_from_slice(&self.waiting);
+        }
+        self.waiting.clear();
+        self.waiting.shrink_to(1 << 20);
+    }
+
     /// Writes what waits. If that is not possible, it ends with what was written before.
     pub(in crate::sight) fn flush(&mut self) {
-        let Err(error) = self.file.write_all(&self.waiting) else {
-            self.written += self.waiting.len() as u64;
-            self.waiting.clear();
-            self.waiting.shrink_to(1 << 20);
+        self.pack();
+        let Err(error) = self.file.write_all(&self.packed) else {
+            self.written += self.packed.len() as u64;
+            self.packed.clear();
+            self.packed.shrink_to(1 << 20);
             return;
         };
         let path = self.path.display();
         warn!(target: treadle_log::SCHEDULER, "the history at {path} ends: {error}");
-        self.waiting = Vec::new();
+        self.packed = Vec::new();
         self.put_end(End::Failed(error.to_string()));
         // Where a part of a block was written, there may be room for the end instead.
         let _ = self.write_end();
@@ -135,7 +162,7 @@ impl Writer {
         if self.end.is_none() {
             self.put_end(End::Closed);
         }
-        if !self.waiting.is_empty() {
+        if self.unwritten() > 0 {
             self.flush();
         }
     }
@@ -147,6 +174,7 @@ mod tests {
     use treadle_sight::history::Blocks;
 
     use super::*;
+    use crate::sight::past::read_blocks;
 
     fn event() -> Event<'static> {
         Event::Submitted(vec![("inc".into(), 5)])
@@ -203,6 +231,36 @@ mod tests {
         writer.close();
         assert_eq!(std::fs::metadata(&path).unwrap().len(), bytes);
         assert_eq!(read(&path).1, Some(End::Full(1_000)));
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn what_is_much_is_packed_and_read_as_it_was() {
+        let (path, mut writer) = writer("treadle-packed", 1 << 20);
+        for now in 0..1_000 {
+            writer.add(&event(), now);
+        }
+        writer.close();
+        let bytes = std::fs::read(&path).unwrap();
+        assert!(bytes.len() < 10_000, "{}", bytes.len());
+        let read = |bytes: &[u8]| {
+            let (mut sight, mut counts) = (Sight::new(1 << 20), (0, 0));
+            let unread = read_blocks(Blocks::new(bytes), &mut sight, &mut counts);
+            (counts, unread, sight.end().cloned())
+        };
+        assert_eq!(read(&bytes), ((1_001, 0), 0, Some(End::Closed)));
+        // Damaged, or of a length that it does not have: counted, and nothing else.
+        let mut damaged = bytes.clone();
+        *damaged.last_mut().unwrap() ^= 1;
+        let (counts, unread, end) = read(&damaged);
+        assert_eq!((counts, end), ((0, 0), None));
+        assert!(unread > 0);
+        for length in [0, 1, 1 << 20, 1 << 40, u64::MAX] {
+            let mut file = MAGIC.to_vec();
+            let bytes = &[2, 5, 0, 0, 0, 1, 2, 3, 4, 5];
+            put_block(0, &Event::Packed { length, bytes }, &mut file);
+            assert_eq!(read(&file), ((0, 1), 0, None), "{length}");
+        }
         std::fs::remove_file(&path).unwrap();
     }
 

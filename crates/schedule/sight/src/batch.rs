@@ -293,14 +293,31 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// What is said once, and whether there is nothing else: all counts that follow are 0.
+    /// What is said once, whether there is nothing else but what runs, and a digest of that, if it is said.
+    /// The records are not looked at.
     ///
     /// # Errors
     /// When the bytes are none, as far as they were looked at.
-    pub fn peek(bytes: &[u8]) -> Result<(Head, bool), Malformed> {
+    pub fn peek(bytes: &[u8]) -> Result<(Head, bool, Option<u64>), Malformed> {
         let mut reader = Reader::new(bytes);
         let head = head(&mut reader)?;
-        Ok((head, reader.rest().iter().all(|byte| *byte == 0)))
+        let beside = Beside::read(&mut reader)?;
+        let is_empty = beside.names.is_empty()
+            && beside.keys.is_empty()
+            && beside.frames.is_empty()
+            && beside.lines.is_empty()
+            && beside.lost_lines == 0
+            && reader.number()? == 0;
+        let running = beside.running.map(|running| {
+            let numbers = running.iter();
+            let numbers = numbers.flat_map(|task| [task.object, task.lane.into(), task.began]);
+            numbers.fold(0, |sum: u64, number| {
+                (sum ^ number)
+                    .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                    .wrapping_add(1)
+            })
+        });
+        Ok((head, is_empty, running))
     }
 
     /// What the worker did.

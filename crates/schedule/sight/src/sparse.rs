@@ -28,6 +28,8 @@ struct Written {
     processor: u64,
     when: u64,
     share: f64,
+    /// A digest of what ran then; 0: nothing.
+    running: u64,
 }
 
 /// Decides what is written.
@@ -79,7 +81,7 @@ impl Sparse {
 
     /// Whether a batch says more than that time passes.
     fn needs_batch(&mut self, worker: u32, bytes: &[u8], now: u64) -> bool {
-        let Ok((head, is_empty)) = Batch::peek(bytes) else {
+        let Ok((head, is_empty, running)) = Batch::peek(bytes) else {
             return true;
         };
         let written = self.workers.entry(worker).or_default();
@@ -87,9 +89,11 @@ impl Sparse {
         let taken = head.processor.saturating_sub(written.processor);
         let share = taken as f64 / passed.max(1) as f64;
         let is_same = (share - written.share).abs() < PROCESSOR && passed < LONGEST;
+        let is_empty = is_empty && running.is_none_or(|running| running == written.running);
         if is_empty && head.lost == 0 && (head.processor == 0 || is_same) {
             return false;
         }
+        written.running = running.unwrap_or(written.running);
         (written.processor, written.when, written.share) = (head.processor, now, share);
         true
     }
@@ -113,7 +117,7 @@ mod tests {
 
     use super::*;
     use crate::history::{Blocks, MAGIC, put_block};
-    use crate::{Beside, Head, Kind, Record, Sight};
+    use crate::{Beside, Head, Kind, Record, Running, Sight};
 
     fn state(worker: u32) -> WorkerState {
         WorkerState {
@@ -258,6 +262,26 @@ mod tests {
             &Batch::encode(lost, &Beside::default(), [].into_iter()),
             6 * SECOND
         ));
+        // What has run for long is written where it changes.
+        let running = |tasks: &[Running<'_>]| {
+            let beside = Beside {
+                running: Some(tasks.to_vec()),
+                sampled: 7,
+                ..Beside::default()
+            };
+            Batch::encode(Head::default(), &beside, [].into_iter())
+        };
+        let task = Running {
+            object: 1 << 32,
+            lane: 0,
+            began: 5,
+            key: b"x",
+        };
+        assert!(!needed(&running(&[]), 6 * SECOND));
+        assert!(needed(&running(&[task]), 6 * SECOND));
+        assert!(!needed(&running(&[task]), 6 * SECOND));
+        assert!(needed(&running(&[]), 6 * SECOND));
+        assert!(!needed(&running(&[]), 6 * SECOND));
         // What is none is for who reads to refuse.
         assert!(needed(b"what", 6 * SECOND));
     }

@@ -49,7 +49,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo run-demo example-datafusion wheels test test-rust test-python test-wheels test-pythons test-registries test-remote test-coordinator test-container test-yarn test-ray test-tensors test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-coordinator bench-scaling bench-builds bench-readme \
+.PHONY: help demo run-demo example-datafusion wheels test test-rust test-python test-wheels test-pythons test-registries test-remote test-coordinator test-postgresql test-container test-yarn test-ray test-tensors test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-coordinator bench-scaling bench-builds bench-readme \
 	test-races fuzz soak lines page spark test-spark test-spark-part without-spark bench-spark demo-spark run-demo-spark demo-coordinator run-demo-coordinator \
 	build build-optimised lint fmt lock clean check-python check-cargo
 
@@ -86,6 +86,10 @@ test-registries: $(BUILT) ## run the tests with etcd and ZooKeeper; needs Go, Ja
 test-coordinator: $(BUILT) ## run the tests of the coordinator, with 3,000,000 jobs in its database at the end
 	$(VENV_PY) -m pytest tests/coordinator $(ARGS)
 	$(VENV_PY) bench/coordinator/load.py
+
+test-postgresql: $(BUILT) ## run the tests of coordinators that share a PostgreSQL; installs one, for Python 3.10 or 3.11
+	$(PIP_INSTALL) -r requirements/postgresql.lock
+	$(VENV_PY) -m pytest tests/coordinator/test_coordinator_postgresql.py $(ARGS)
 
 test-remote: $(BUILT) ## run the tests of remote stores against an S3-compatible server and HDFS; needs a JDK and Maven
 	$(VENV_PY) tests/remote.py $(ARGS)
@@ -247,9 +251,9 @@ fmt: $(INSTALLED) ## format the Rust and Python sources
 
 lock: $(INSTALLED) ## write the lock files anew from pyproject.toml (ARGS=--upgrade for newer releases)
 	$(VENV_PY) -m pip install --quiet uv==0.13.9
-	set -e; for lock in bootstrap dev demo demo-coordinator demo-spark image peers guides tensors coiled pythons oldest page; do \
+	set -e; for lock in bootstrap dev demo demo-coordinator demo-spark image peers guides postgresql tensors coiled pythons oldest page; do \
 		case $$lock in dev) from="--extra demo --extra cluster --extra ipython --extra coordinator --group dev pyproject.toml";; \
-			demo) from="-c requirements/dev.lock --extra demo --extra cluster --group build pyproject.toml";; demo-coordinator) from="-c requirements/dev.lock --extra coordinator pyproject.toml";; image) from="-c requirements/dev.lock --extra cluster pyproject.toml requirements/image.in";; demo-spark|peers|guides|tensors|pythons) from="-c requirements/dev.lock requirements/$$lock.in";; oldest) from="--no-deps requirements/oldest.in";; *) from=requirements/$$lock.in;; esac; \
+			demo) from="-c requirements/dev.lock --extra demo --extra cluster --group build pyproject.toml";; demo-coordinator) from="-c requirements/dev.lock --extra coordinator pyproject.toml";; image) from="-c requirements/dev.lock --extra cluster pyproject.toml requirements/image.in";; demo-spark|peers|guides|postgresql|tensors|pythons) from="-c requirements/dev.lock requirements/$$lock.in";; oldest) from="--no-deps requirements/oldest.in";; *) from=requirements/$$lock.in;; esac; \
 		$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
 			--no-emit-index-url --custom-compile-command "make lock" $(ARGS) \
 			--output-file requirements/$$lock.lock $$from; \

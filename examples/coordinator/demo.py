@@ -189,14 +189,19 @@ class Job:
         assert process.stderr is not None
         errors: list[str] = []
         said = ""
-        for line in process.stderr:
-            errors.append(line)
-            if line.startswith("treadle: ") and not said:
-                said = line.removeprefix("treadle: ").strip()
-                if began is not None:
-                    threading.Thread(target=began, daemon=True).start()
-        out = process.stdout.read()
-        if process.wait(LONGEST):
+        try:
+            for line in process.stderr:
+                errors.append(line)
+                if line.startswith("treadle: ") and not said:
+                    said = line.removeprefix("treadle: ").strip()
+                    if began is not None:
+                        threading.Thread(target=began, daemon=True).start()
+            out = process.stdout.read()
+            process.wait(LONGEST)
+        finally:
+            # Spark is this same process by now: it ends with the demo.
+            process.kill()
+        if process.returncode:
             raise SystemExit(f"the job has failed:\n{''.join(errors)[-4000:]}")
         return said, self._result(out)
 
@@ -327,7 +332,7 @@ def tuning(row: dict[str, Any]) -> str:
         if name in (SPLITS, SIZE)
     ]
     if not given:
-        return "nothing is changed yet"
+        return "nothing is changed"
     return ", ".join(given) + (f": change {row['change']} is tried" if row["change"] else "")
 
 

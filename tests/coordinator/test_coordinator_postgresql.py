@@ -1,4 +1,4 @@
-"""Two coordinators on one PostgreSQL. Needs pgserver, which brings a server, and psycopg: without them it is left out."""
+"""Two coordinators on one PostgreSQL. Needs pgserver, which brings a server, and psycopg (`make test-postgresql`): without them it is left out."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from treadle.coordinator._statistics import FEWEST_BEFORE, MOST_AFTER, _upper, compare
 from treadle.coordinator._tuning import LIMITS, Proposal, Tuning, Window
-from treadle.coordinator._watching import End, History, judge
+from treadle.coordinator._watching import End, History, Run, judge
 
 SIZE = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
 PROPOSAL = Proposal("small partitions", SIZE, 2.0**26, 2.0**29, "tiny")
@@ -303,6 +303,21 @@ def test_larger_splits_read_fewer_bytes_of_as_many_rows() -> None:
         judge("j", End(duration=9.0, input_bytes=1000, input_rows=50, stages=8), True, history)
     assert not history.did_less(End(input_bytes=400, input_rows=50, stages=8), True, 1)
     assert history.did_less(End(input_bytes=1000, input_rows=20, stages=8), True, 1)
+
+
+def test_bytes_are_expected_of_runs_with_what_was_kept() -> None:
+    tuning = kept()
+    runs = [Run(100.0, 900, True)] * 3
+    runs += [Run(50.0, 100, True, 1), Run(100.0, 900, True), Run(50.0, 110, True, 1)]
+    runs += [Run(50.0, 120, True), Run(50.0, 130, True, 2)]
+    assert [one.shuffle_bytes for one in tuning.like_the_next(runs)] == [100, 110, 120, 130]
+    # Nobody remembers runs with it, or it is no longer given.
+    assert tuning.like_the_next(runs[:3]) == runs[:3]
+    tuning.set_mode("watch", 5.0)
+    assert tuning.like_the_next(runs) == runs
+    tuning.set_mode("apply", 5.0)
+    tuning.undo(1, "olga ended it", 5.0)
+    assert tuning.like_the_next(runs) == runs
 
 
 def test_two_parameters_are_found_within_six_runs() -> None:

@@ -157,7 +157,7 @@ class Coordinator:
     ) -> dict[str, Any]:
         job, taken = question.job, question.taken
         verdict, admission, expected = self._verdict(
-            connection, job, question.manager, history, now
+            connection, job, question.manager, history, tuning, now
         )
         uses_service = verdict[0] and admission.copies > 0
         rule = verdict[2]
@@ -219,9 +219,15 @@ class Coordinator:
             _store.note(connection, now, "coordinator", what, job.recurring, _told(ended))
 
     def _verdict(
-        self, connection: sa.Connection, job: Job, manager: str, history: History, now: float
+        self,
+        connection: sa.Connection,
+        job: Job,
+        manager: str,
+        history: History,
+        tuning: Tuning,
+        now: float,
     ) -> tuple[tuple[bool, str, Rule | None], Admission, Forecast]:
-        expected = forecast([one.shuffle_bytes for one in history.runs])
+        expected = forecast([one.shuffle_bytes for one in tuning.like_the_next(history.runs)])
         anyhow = Admission(1, "")
         if manager and manager != DEFAULT_SETTINGS[_MANAGER]:
             return (False, f"the user's own settings name {manager}", None), anyhow, expected

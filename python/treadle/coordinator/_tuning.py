@@ -9,6 +9,7 @@ from typing import Any
 
 from treadle.coordinator._allowed import LIMITS
 from treadle.coordinator._statistics import ENOUGH_BEFORE, FEWEST_BEFORE, Comparison, compare
+from treadle.coordinator._watching import Run
 
 __all__ = ["LIMITS", "MODES", "Change", "Proposal", "Tuning", "Window"]
 
@@ -279,6 +280,16 @@ class Tuning:
             return None
         latest = max(kept, key=lambda one: one.kept_at_run)
         return self.undo(latest.number, "a run failed soon after it was kept", now)
+
+    def like_the_next(self, runs: Sequence[Run]) -> Sequence[Run]:
+        """Return those of the latest runs that had what was kept last, or all: a change may save most of the bytes."""
+        if self.mode == "watch" or not (kept := self._kept()):
+            return runs
+        latest = max(kept, key=lambda one: one.kept_at_run).number
+        tried = [at for at, one in enumerate(runs) if one.change == latest]
+        if not tried:
+            return runs
+        return [*(runs[at] for at in tried), *runs[tried[-1] + 1 :]]
 
     def _kept(self) -> list[Change]:
         return [one for one in self.changes if one.state == "kept"]

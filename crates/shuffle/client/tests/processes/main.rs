@@ -1,6 +1,7 @@
 //! Clients of a service whose servers are processes, which are killed.
 
 mod losses;
+mod placement;
 mod refusals;
 mod support;
 mod together;

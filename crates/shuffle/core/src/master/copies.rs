@@ -62,7 +62,7 @@ impl Places {
             (u128::from(load) << 48) / u128::from(weight.max(1))
         };
         let all: u128 = servers.iter().map(|&(_, weight)| u128::from(weight)).sum();
-        let mut left = u128::from(place) * all >> 64;
+        let mut left = (u128::from(place) * all) >> 64;
         let first = servers.iter().position(|&(_, weight)| {
             let is_it = left < u128::from(weight);
             left = left.saturating_sub(weight.into());

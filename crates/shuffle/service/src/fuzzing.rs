@@ -66,6 +66,8 @@ mod tests {
             held: 12,
             waiting: 3,
             is_full: true,
+            rate: 40_000_000,
+            age: 2,
         };
         let register = Register {
             name: "sort".into(),

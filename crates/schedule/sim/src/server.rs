@@ -420,6 +420,8 @@ impl World {
                     None => Ok(()),
                 }
             }
+            // The client is told, too.
+            Effect::Doomed(..) => Ok(()),
             // Of what an input of a shuffle has.
             Effect::Warn(_) if self.may_differ() => {
                 self.summary.differences += 1;

@@ -79,7 +79,8 @@ def writer(url: str):
         )
 
         def write(name: str, data: bytes) -> None:
-            with files.open_output_stream(f"{parts.netloc}{parts.path}/{name}") as out:
+            path = f"{parts.netloc}{parts.path}/{name}"
+            with files.open_output_stream(path, compression=None) as out:
                 out.write(data)
 
         return write

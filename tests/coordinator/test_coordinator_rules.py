@@ -182,9 +182,9 @@ def test_settings_that_no_rule_may_give() -> None:
     for name in ("spark.jars", "spark.driver.extraJavaOptions", "spark.treadle", "spark.plugins"):
         assert not is_allowed(name)
         assert is_allowed(name, [name])
-    # Whom a job trusts is not for who answers at an address.
-    for name in ("spark.treadle.insecure", "spark.treadle.secretFile", "spark.treadle.tls.ca"):
-        assert not is_allowed(name)
+    # Whom a job trusts, and whose code it runs, is not for who answers at an address.
+    for name in ("insecure", "secretFile", "tls.ca", "implementation", "implementation.sha256"):
+        assert not is_allowed(f"spark.treadle.{name}")
 
 
 GB = 10**9

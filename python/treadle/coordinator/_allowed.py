@@ -22,10 +22,10 @@ LIMITS: dict[str, tuple[float, float]] = {
     "spark.sql.adaptive.enabled": (0, 1),
 }
 _OTHERS = ("spark.shuffle.manager", "treadle.shuffle.servers")
-# Whom a job trusts is for whoever submits it.
+# Whom a job trusts, and whose code it runs, is for whoever submits it.
 _NEVER = (
     "spark.treadle.insecure", "spark.treadle.secretFile", "spark.treadle.tls.",
-    "spark.treadle.coordinator",
+    "spark.treadle.coordinator", "spark.treadle.implementation",
 )  # fmt: skip
 
 

@@ -176,7 +176,7 @@ class _Blocks(io.RawIOBase):
 
     def __init__(self, raw: IO[bytes]) -> None:
         self._raw = raw
-        self._left = b""
+        self._left = memoryview(b"")
 
     def _next(self) -> bytes | None:
         """Return the next block; None: there is no whole one."""
@@ -193,7 +193,7 @@ class _Blocks(io.RawIOBase):
             found = self._next()
             if found is None:
                 return 0
-            self._left = found
+            self._left = memoryview(found)
         size = min(len(buffer), len(self._left))
         buffer[:size] = self._left[:size]
         self._left = self._left[size:]

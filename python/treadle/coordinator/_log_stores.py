@@ -128,7 +128,9 @@ class _S3:
             yield one.path, one.type == self._folder, one.size or 0, one.mtime_ns or 0
 
     def open(self, path: str) -> Callable[[int], bytes]:
-        read: Callable[[int], bytes] = self._files.open_input_stream(path).read
+        # As it is: by its name it would be unpacked, and Spark's blocks are none of lz4's own format.
+        stream = self._files.open_input_stream(path, compression=None)
+        read: Callable[[int], bytes] = stream.read
         return read
 
 

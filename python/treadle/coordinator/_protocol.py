@@ -11,25 +11,29 @@ _LARGEST_HEAD = 64 * 1024
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Ends a connection whose request has a head of more than 64 KiB."""
+    """Ends a connection whose request has more than 64 KiB before its body, between its pieces, or behind it."""
 
-    _is_in_head = True
-    _head = 0
+    # Bytes that have come since something was whole.
+    _kept = 0
 
     def data_received(self, data: bytes) -> None:
         """Take what has come."""
-        if self._is_in_head:
-            self._head += len(data)
+        self._kept += len(data)
         super().data_received(data)
-        if self._is_in_head and self._head > _LARGEST_HEAD and not self.transport.is_closing():
+        if self._kept > _LARGEST_HEAD and not self.transport.is_closing():
             self.send_400_response("the head of a request has at most 64 KiB")
 
     def on_headers_complete(self) -> None:
-        """Begin to count anew."""
-        self._is_in_head, self._head = False, 0
+        """The head is whole."""
+        self._kept = 0
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body has come."""
+        self._kept = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """What comes next is another request's head."""
-        self._is_in_head = True
+        self._kept = 0
         super().on_message_complete()

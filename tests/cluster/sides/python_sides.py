@@ -144,6 +144,7 @@ class HubWorker:
 
     scheduler = ADDRESS
     memory_limit = 1 << 30
+    is_recorded = False
     resources: dict[str, float] = {"GPU": 2.0}  # noqa: RUF012
 
     def __init__(

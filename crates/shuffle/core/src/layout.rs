@@ -56,6 +56,12 @@ impl Layout {
         }
     }
 
+    /// Whether one of these servers is to be preferred.
+    pub(crate) fn has_preferred(&self, servers: &[(ServerId, u64)]) -> bool {
+        let mut servers = servers.iter();
+        servers.any(|(server, _)| self.preferred.contains(server))
+    }
+
     /// Gives the wanted partitions that have no home one, in contiguous ranges whose lengths are about
     /// proportional to the weights of the servers. Without servers they have none for now.
     pub(crate) fn assign(&mut self, wanted: &Runs, servers: &[(ServerId, u64)]) {

@@ -425,7 +425,11 @@ impl Master {
             ToMaster::Poisoned { shuffle, group } => {
                 self.poisoned(from, shuffle, group, effects);
             }
-            ToMaster::Slow { shuffle, server } => self.slow(shuffle, server, effects),
+            ToMaster::Slow {
+                shuffle,
+                server,
+                times,
+            } => self.slow(shuffle, (server, times), effects),
             ToMaster::Filled {
                 shuffle,
                 group,
@@ -542,7 +546,8 @@ impl Master {
         let Some(layout) = self.layouts.get_mut(&shuffle.layout) else {
             return;
         };
-        if shuffle.groups.is_empty() {
+        // Few of the servers could be without those that are preferred.
+        if shuffle.groups.is_empty() && !layout.has_preferred(&servers) {
             let wanted = (shuffle.spread(), shuffle.copies);
             places.keep_to(&mut servers, wanted, layout.place());
         }

@@ -120,6 +120,8 @@ pub enum ToMaster {
     Slow {
         shuffle: ShuffleId,
         server: ServerId,
+        /// How many times as long as a typical server it takes for as many bytes. 0: that is not known.
+        times: u32,
     },
     /// How many bytes a copy has by partition, before it says that it has all ([`Verdict::Complete`]).
     /// Rows of attempts that do not count are among them if they are in files.

@@ -513,20 +513,25 @@ impl Writer {
             return;
         }
         self.look_at = None;
-        for server in self.peers.silent(self.now, &self.config) {
-            self.slow(server, effects);
+        for (server, times) in self.peers.silent(self.now, &self.config) {
+            self.slow(server, times, effects);
         }
     }
 
-    /// A server has fallen behind the others. The master knows whether rows can go elsewhere.
-    fn slow(&mut self, server: ServerId, effects: &mut Effects) {
+    /// A server has fallen behind the others: it takes so many times as long. The master knows whether rows can go
+    /// elsewhere.
+    fn slow(&mut self, server: ServerId, times: u32, effects: &mut Effects) {
         let shuffles = self.plans.values().filter(|plan| {
             let mut open = plan.groups.iter().filter(|group| group.is_open);
             open.any(|group| group.copies.len() > 1 && group.copies.contains(&server))
         });
         effects.extend(shuffles.map(|plan| {
             let shuffle = plan.shuffle;
-            WriterEffect::Report(ToMaster::Slow { shuffle, server })
+            WriterEffect::Report(ToMaster::Slow {
+                shuffle,
+                server,
+                times,
+            })
         }));
     }
 

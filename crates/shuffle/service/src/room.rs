@@ -10,8 +10,8 @@ const UNIT: u64 = 1 << 20;
 const BUSY: u64 = 64;
 /// The room of a server that has announced none.
 const UNSAID: u64 = 1 << 30;
-/// The weight of a slow server is divided by this.
-const SLOW: u128 = 8;
+/// The weight of a slow server is divided by this, less what its share takes off.
+const SLOW: u32 = 8;
 /// What may change before it is announced at once: an eighth.
 const MUCH: u64 = 8;
 /// A disk is full when less than one part in so many of it is free, and has room again when a part in so
@@ -42,15 +42,17 @@ impl From<&Room> for Intake {
 }
 
 /// The weight of a server: its free room in MiB, times the factor for the kind of its host, less the more
-/// requests wait, and an eighth of that if it is slow. 0: it gets nothing.
-pub(crate) fn weight(factor: u32, room: Option<&Room>, is_slow: bool) -> u32 {
+/// requests wait. With its share, in percent, one that is `slow` has an eighth of that at most: it does not get less for
+/// the same reason twice. 0: it gets nothing.
+pub(crate) fn weight(factor: u32, room: Option<&Room>, slow: Option<u32>) -> u32 {
     let (free, waiting) = room.map_or((UNSAID, 0), |room| (room.free, room.waiting));
     if room.is_some_and(|room| room.is_full) {
         return 0;
     }
     let wanted = u128::from(free / UNIT) * u128::from(factor.max(1)) * u128::from(BUSY);
     let weight = wanted / u128::from(BUSY.saturating_add(waiting));
-    let weight = weight / if is_slow { SLOW } else { 1 };
+    let slower = slow.map_or(100, |share| (share.min(100) * SLOW).max(100));
+    let weight = weight * 100 / u128::from(slower);
     u32::try_from(weight).unwrap_or(u32::MAX).max(1)
 }
 
@@ -76,12 +78,16 @@ mod tests {
 
     #[test]
     fn three_times_the_room_is_three_times_the_weight_and_so_is_a_factor_of_three() {
-        let one = weight(1, Some(&room(10 * GIB)), false);
-        assert_eq!(weight(1, Some(&room(30 * GIB)), false), 3 * one);
-        assert_eq!(weight(3, Some(&room(10 * GIB)), false), 3 * one);
-        assert_eq!(weight(0, Some(&room(10 * GIB)), false), one);
-        assert_eq!(weight(8, Some(&room(10 * GIB)), true), one);
-        assert_eq!(weight(2, None, false), weight(2, Some(&room(GIB)), false));
+        let one = weight(1, Some(&room(10 * GIB)), None);
+        assert_eq!(weight(1, Some(&room(30 * GIB)), None), 3 * one);
+        assert_eq!(weight(3, Some(&room(10 * GIB)), None), 3 * one);
+        assert_eq!(weight(0, Some(&room(10 * GIB)), None), one);
+        let with_share = |share| weight(8, Some(&room(10 * GIB)), Some(share)) * share / 100;
+        assert_eq!([100, 50, 25].map(with_share), [one; 3]);
+        // That is less than an eighth.
+        assert_eq!(weight(8, Some(&room(10 * GIB)), Some(10)), 8 * one);
+        assert_eq!(weight(8, Some(&room(10 * GIB)), Some(400)), one);
+        assert_eq!(weight(2, None, None), weight(2, Some(&room(GIB)), None));
     }
 
     #[test]
@@ -91,21 +97,21 @@ mod tests {
             ..room(10 * GIB)
         };
         assert_eq!(
-            2 * weight(1, Some(&busy), false),
-            weight(1, Some(&room(10 * GIB)), false)
+            2 * weight(1, Some(&busy), None),
+            weight(1, Some(&room(10 * GIB)), None)
         );
         let full = Room {
             is_full: true,
             ..busy
         };
-        assert_eq!(weight(u32::MAX, Some(&full), false), 0);
-        assert_eq!(weight(1, Some(&room(0)), false), 1);
+        assert_eq!(weight(u32::MAX, Some(&full), None), 0);
+        assert_eq!(weight(1, Some(&room(0)), None), 1);
         let most = Room {
             waiting: u64::MAX,
             ..room(u64::MAX)
         };
-        assert_eq!(weight(1, Some(&most), false), 1);
-        assert_eq!(weight(u32::MAX, Some(&room(u64::MAX)), false), u32::MAX);
+        assert_eq!(weight(1, Some(&most), None), 1);
+        assert_eq!(weight(u32::MAX, Some(&room(u64::MAX)), None), u32::MAX);
     }
 
     #[test]

@@ -143,7 +143,7 @@ wire_enum! { Shuffle:
             Differs: proto::Differs { shuffle, group, map, is_late },
             Damaged: proto::Damaged { shuffle, group },
             Poisoned: proto::Poisoned { shuffle, group },
-            Slow: proto::Slow { shuffle, server },
+            Slow: proto::Slow { shuffle, server, times },
             Full: proto::Full { shuffle, group },
             Measured: proto::Measured { shuffle, group, partitions, sizes },
             Used: proto::Used { shuffle, usage },

@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use treadle_types::Runs;
 
 use crate::config::Guard;
-use crate::master::weights::MIDDLE;
+use crate::master::weights;
 use crate::master::{Effects, GroupState, InStore, Master, Member, Phase, Shuffle};
 use crate::{Group, GroupId, MasterEffect, Plan, ServerId, ShuffleId, ToNode, Uploaded};
 
@@ -245,11 +245,20 @@ impl Master {
         self.settle(id, effects);
     }
 
-    /// A server has fallen behind the others: the epochs of its groups end, as long as there are others for the
-    /// next ones.
-    pub(super) fn slow(&mut self, id: ShuffleId, server: ServerId, effects: &mut Effects) {
+    /// Whether a server that takes so many times as long as a typical one was given that little of a shuffle.
+    pub fn has_its_share(&mut self, id: ShuffleId, (server, times): (ServerId, u32)) -> bool {
         self.weigh();
-        let share = self.servers.get(&server).map_or(MIDDLE, |it| it.share);
+        let share = self.servers.get(&server).map(|member| member.share);
+        let shuffle = self.shuffles.get(&id);
+        let given = shuffle.and_then(|shuffle| shuffle.shares.get(&server));
+        given.is_some_and(|&given| weights::is_fair(given, share, times))
+    }
+
+    /// A server has fallen behind the others, and takes so many times as long: the epochs of its groups end, as long
+    /// as there are others for the next ones.
+    pub(super) fn slow(&mut self, id: ShuffleId, slow: (ServerId, u32), effects: &mut Effects) {
+        let has_its_share = self.has_its_share(id, slow);
+        let (server, _) = slow;
         let places = self.places();
         let Some(shuffle) = self.shuffles.get_mut(&id) else {
             return;
@@ -257,8 +266,7 @@ impl Master {
         if !shuffle.has_epochs || !matches!(shuffle.phase, Phase::Open) {
             return;
         }
-        let has_its_share = |&given: &u32| given < MIDDLE && given <= share + share / 2;
-        if shuffle.shares.get(&server).is_some_and(has_its_share) {
+        if has_its_share {
             return;
         }
         shuffle.slow.insert(server);

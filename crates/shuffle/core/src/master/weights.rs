@@ -12,6 +12,9 @@ pub(super) const MIDDLE: u32 = 64;
 /// The least and the most.
 const LEAST: u32 = MIDDLE / 16;
 const MOST: u32 = MIDDLE * 16;
+/// A server may take so many times as long as its share says: what is typical for one writer is not the middle, and
+/// no push takes what all take together.
+const LONGER: u64 = 4;
 
 /// What a server takes in the middle. Of two, the slower one. `None`: nothing is known of any.
 pub(super) fn middle(rates: impl Iterator<Item = u64>) -> Option<u64> {
@@ -42,6 +45,15 @@ pub(super) fn share(before: u32, intake: Intake, middle: Option<u64>) -> u32 {
         true => share,
         false => before,
     }
+}
+
+/// Whether a server that was given so much of a shuffle, and has such a share now, may take so many times as long as a
+/// typical one (0: that is not known). What it measures says nothing while it does nothing, and little for some time
+/// after it has become slower.
+pub(super) fn is_fair(given: u32, share: Option<u32>, times: u32) -> bool {
+    let share = share.unwrap_or(MIDDLE);
+    let is_little = given < MIDDLE && given <= share + share / 2;
+    is_little && u64::from(times) * u64::from(given) <= LONGER * u64::from(MIDDLE)
 }
 
 #[cfg(test)]

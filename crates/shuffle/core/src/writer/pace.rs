@@ -4,7 +4,8 @@
 //! is answered. A server falls behind by what that takes beyond [`SLOWER`] times what a typical server takes
 //! for as many bytes, and catches up by what it takes less (a cumulative sum; Page, 1954). One late answer
 //! is so forgotten, and a server that is slow all the time is noticed after [`Config::lag`](crate::Config::lag)
-//! of waiting.
+//! of waiting. With that goes how many times as long as a typical server it takes: the master knows how much longer it
+//! may.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -36,8 +37,12 @@ struct Pace {
     time: u64,
     length: u64,
     lag: u64,
-    /// When the last answer came.
+    /// When the last answer came, or that it has fallen behind was said.
     last: Duration,
+    /// When the last answer came.
+    heard: Duration,
+    /// What answers took since it began to fall behind, and what a typical server takes for them.
+    behind: (u64, u64),
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -49,21 +54,35 @@ impl Pace {
     fn cost(&self) -> u64 {
         (u128::from(self.time) * (1 << 20) / u128::from(self.length.max(LEAST))) as u64
     }
+
+    /// With one more that took so long, of which a typical server takes a part.
+    fn behind_with(&self, took: u64, allowed: u64) -> (u64, u64) {
+        let (all, typical) = self.behind;
+        let typical = typical.saturating_add(allowed / SLOWER);
+        (all.saturating_add(took), typical)
+    }
+}
+
+/// How many times as long it took. At least 1.
+fn times((took, typical): (u64, u64)) -> u32 {
+    u32::try_from(took / typical.max(1)).map_or(u32::MAX, |times| times.max(1))
 }
 
 impl Paces {
-    /// A server has answered a push. Whether it has fallen behind by `most`: then it begins anew.
+    /// A server has answered a push. If it has fallen behind by `most`: how many [times](Self::times) as long as others
+    /// it takes. Then it begins anew.
     pub(super) fn answered(
         &mut self,
         server: ServerId,
         (length, sent_at): (u64, Duration),
         now: Duration,
         most: Duration,
-    ) -> bool {
+    ) -> Option<u32> {
         let allowed = self.allowed(server, length, now);
         let pace = self.servers.entry(server).or_default();
         let took = nanos(now.saturating_sub(sent_at.max(pace.last)));
-        pace.last = now;
+        let all = nanos(now.saturating_sub(sent_at.max(pace.heard)));
+        (pace.last, pace.heard) = (now, now);
         let smooth = |old: u64, new: u64| match old {
             0 => new,
             _ => old - old / MEMORY + new / MEMORY,
@@ -72,21 +91,20 @@ impl Paces {
             smooth(pace.time, took).max(1),
             smooth(pace.length, length).max(1),
         );
-        let Some(allowed) = allowed else {
-            return false;
-        };
+        let allowed = allowed?;
         pace.lag = pace.lag.saturating_add(took).saturating_sub(allowed);
-        let is_slow = pace.lag > nanos(most);
-        if is_slow {
-            pace.lag = 0;
+        pace.behind = pace.behind_with(all, allowed);
+        let slow = (pace.lag > nanos(most)).then(|| times(pace.behind));
+        if slow.is_some() || pace.lag == 0 {
+            (pace.lag, pace.behind) = (0, (0, 0));
         }
-        is_slow
+        slow
     }
 
     /// A server has refused a push: what it has not answered waits for something else than its speed.
     pub(super) fn refused(&mut self, server: ServerId, now: Duration) {
         if let Some(pace) = self.servers.get_mut(&server) {
-            pace.last = now;
+            (pace.last, pace.heard) = (now, now);
         }
     }
 
@@ -105,10 +123,26 @@ impl Paces {
         Some(sent_at.max(pace.last).saturating_add(more))
     }
 
+    /// How many times as long as a typical server one takes that does not answer this push: since its last answer, not
+    /// only since it began anew. 0: that is not known.
+    pub(super) fn times(
+        &mut self,
+        server: ServerId,
+        (length, sent_at): (u64, Duration),
+        now: Duration,
+    ) -> u32 {
+        let Some(allowed) = self.allowed(server, length, now) else {
+            return 0;
+        };
+        let pace = self.servers.get(&server).copied().unwrap_or_default();
+        let waits = nanos(now.saturating_sub(sent_at.max(pace.heard)));
+        times(pace.behind_with(waits, allowed))
+    }
+
     /// That was said of a server: it begins anew.
     pub(super) fn begin_anew(&mut self, server: ServerId, now: Duration) {
         let pace = self.servers.entry(server).or_default();
-        (pace.lag, pace.last) = (0, now);
+        (pace.lag, pace.last, pace.behind) = (0, now, (0, 0));
     }
 
     pub(super) fn forget(&mut self, server: ServerId) {
@@ -170,7 +204,16 @@ mod tests {
                 }
                 let sent_at = Duration::from_millis(core::mem::replace(&mut sent[node], now));
                 let at = Duration::from_millis(now);
-                if paces.answered(server(node as u32), (LENGTH, sent_at), at, MOST) {
+                let slow = paces.answered(server(node as u32), (LENGTH, sent_at), at, MOST);
+                if let Some(found) = slow {
+                    // As many times as long as the one in the middle.
+                    let mut sorted = times.to_vec();
+                    sorted.sort_unstable();
+                    let expected = time / sorted[(sorted.len() - 1) / 2];
+                    assert!(
+                        u64::from(found).abs_diff(expected) <= 1,
+                        "{found} {expected}"
+                    );
                     return Some((node as u32, now));
                 }
             }
@@ -201,16 +244,23 @@ mod tests {
             clock += took;
             for node in 0..3 {
                 let sent_at = if node == 0 { sent_at } else { at(clock - 5) };
-                assert!(!paces.answered(server(node), (LENGTH, sent_at), at(clock), MOST));
+                let answered = paces.answered(server(node), (LENGTH, sent_at), at(clock), MOST);
+                assert_eq!(answered, None);
             }
         }
         let due = paces.deadline(server(3), (LENGTH, at(clock)), at(clock), MOST);
         let due = due.unwrap();
         assert!(due > at(clock + 200) && due < at(clock + 240), "{due:?}");
+        let sent = (LENGTH, at(clock));
+        let first = paces.times(server(3), sent, due);
+        assert!(first >= 30, "{first}");
         // It is not said again at once.
         paces.begin_anew(server(3), due);
         let next = paces.deadline(server(3), (LENGTH, at(clock)), due, MOST);
         assert!(next.unwrap() > due + MOST);
+        // The whole time counts.
+        let second = paces.times(server(3), sent, due + MOST);
+        assert!(second >= first + 30, "{first} {second}");
     }
 
     #[test]
@@ -218,7 +268,10 @@ mod tests {
         let mut paces = Paces::default();
         let at = Duration::from_millis;
         for node in 0..3 {
-            assert!(!paces.answered(server(node), (LENGTH, at(0)), at(5), MOST));
+            assert_eq!(
+                paces.answered(server(node), (LENGTH, at(0)), at(5), MOST),
+                None
+            );
         }
         let lag = |paces: &Paces, node| paces.servers[&server(node)].lag;
         paces.answered(server(0), (10 * LENGTH, at(5)), at(155), MOST);

@@ -240,14 +240,14 @@ impl Peers {
         Some((length, sent_at))
     }
 
-    /// The push was taken. Whether the server has fallen behind the others.
+    /// The push was taken. If the server has fallen behind the others: how many times as long as they it takes.
     pub(super) fn taken(
         &mut self,
         server: ServerId,
         push: (u64, Duration),
         now: Duration,
         config: &Config,
-    ) -> bool {
+    ) -> Option<u32> {
         self.paces.answered(server, push, now, config.lag)
     }
 
@@ -256,19 +256,19 @@ impl Peers {
         self.paces.refused(server, now);
     }
 
-    /// The servers that have fallen behind, since they answer nothing.
-    pub(super) fn silent(&mut self, now: Duration, config: &Config) -> Vec<ServerId> {
+    /// The servers that have fallen behind, since they answer nothing, and how many times as long as others they take.
+    pub(super) fn silent(&mut self, now: Duration, config: &Config) -> Vec<(ServerId, u32)> {
         let mut silent = Vec::new();
         for (&server, peer) in &self.peers {
-            let due = peer.oldest().and_then(|oldest| {
-                let paces = &mut self.paces;
-                paces.deadline(server, oldest, now, config.lag)
-            });
+            let Some(oldest) = peer.oldest() else {
+                continue;
+            };
+            let due = self.paces.deadline(server, oldest, now, config.lag);
             if due.is_some_and(|due| due <= now) {
-                silent.push(server);
+                silent.push((server, self.paces.times(server, oldest, now)));
             }
         }
-        for &server in &silent {
+        for &(server, _) in &silent {
             self.paces.begin_anew(server, now);
         }
         silent

@@ -52,8 +52,8 @@ impl Writer {
             return;
         };
         let server = copy.server;
-        if self.peers.taken(server, push, self.now, &self.config) {
-            self.slow(server, effects);
+        if let Some(times) = self.peers.taken(server, push, self.now, &self.config) {
+            self.slow(server, times, effects);
         }
         let Some(part) = self.part(transfer, id) else {
             return;

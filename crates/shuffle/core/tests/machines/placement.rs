@@ -134,17 +134,24 @@ fn open(head: &mut Head) -> BTreeSet<u32> {
         .collect()
 }
 
+/// A writer says that a server takes so many times as long as others.
+fn slow(head: &mut Head, node: u32, times: u32) {
+    let (shuffle, server) = (S, server_id(node));
+    let message = ToMaster::Slow {
+        shuffle,
+        server,
+        times,
+    };
+    head.hear(0, message);
+}
+
 #[test]
 fn a_server_that_falls_behind_gets_no_more_rows_as_long_as_there_are_others() {
     let mut head = four();
     head.hear(0, ToMaster::Join(S));
     assert_eq!(open(&mut head), [0, 1, 2, 3].into());
-    let slow = |head: &mut Head, node| {
-        let server = server_id(node);
-        head.hear(0, ToMaster::Slow { shuffle: S, server });
-    };
     let before = head.plan_of(S).unwrap();
-    slow(&mut head, 3);
+    slow(&mut head, 3, 4);
     assert_eq!(open(&mut head), [0, 1, 2].into());
     let after = head.plan_of(S).unwrap();
     // What it has stays, and is read.
@@ -154,11 +161,11 @@ fn a_server_that_falls_behind_gets_no_more_rows_as_long_as_there_are_others() {
         let is_at_it = group.copies.contains(&server_id(3));
         assert_eq!(kept.is_open, !is_at_it);
     }
-    slow(&mut head, 2);
+    slow(&mut head, 2, 4);
     assert_eq!(open(&mut head), [0, 1].into());
     // Two copies are more than speed.
     let before = head.plan_of(S).unwrap();
-    slow(&mut head, 1);
+    slow(&mut head, 1, 4);
     assert_eq!(head.plan_of(S).unwrap(), before);
     head.event(MasterEvent::Lost(server_id(0)));
     assert!(open(&mut head).contains(&1));
@@ -216,19 +223,40 @@ fn a_server_that_has_its_share_keeps_its_groups_when_it_is_slow_and_loses_them_w
     let shuffle = S;
     head.event(MasterEvent::Register { shuffle, spec });
     head.hear(0, ToMaster::Join(S));
-    let slow = |head: &mut Head, node| {
-        let server = server_id(node);
-        head.hear(0, ToMaster::Slow { shuffle: S, server });
-    };
     assert_eq!(open(&mut head), [0, 1, 2, 3].into());
-    slow(&mut head, 3);
+    slow(&mut head, 3, 4);
     assert_eq!(open(&mut head), [0, 1, 2, 3].into());
     // One that became slow since has more than its share.
-    slow(&mut head, 2);
+    slow(&mut head, 2, 4);
     assert_eq!(open(&mut head), [0, 1, 3].into());
     stand(&mut head, 3, 1_000, 60);
-    slow(&mut head, 3);
+    slow(&mut head, 3, 4);
     assert_eq!(open(&mut head), [0, 1].into());
+}
+
+#[test]
+fn a_server_with_a_low_share_that_stops_or_is_suddenly_much_slower_is_avoided_as_any_other() {
+    for (rate, may) in [(1_000, 0), (300, 10), (100, 30)] {
+        // A server that is stopped measures nothing: its rate stays what it was.
+        let mut head = four();
+        for (node, rate) in (0..).zip([1_000, 1_000, 1_000, rate]) {
+            stand(&mut head, node, 1_000, rate);
+        }
+        head.event(MasterEvent::End(S));
+        let spec = Spec {
+            copies: 2,
+            ..spec(1, 240)
+        };
+        let shuffle = S;
+        head.event(MasterEvent::Register { shuffle, spec });
+        head.hear(0, ToMaster::Join(S));
+        if may > 0 {
+            slow(&mut head, 3, may);
+        }
+        assert_eq!(open(&mut head), [0, 1, 2, 3].into(), "{rate}");
+        slow(&mut head, 3, 100);
+        assert_eq!(open(&mut head), [0, 1, 2].into(), "{rate}");
+    }
 }
 
 #[test]
@@ -303,6 +331,28 @@ fn a_small_shuffle_is_at_few_servers_and_large_ones_are_not_at_the_same() {
         used.extend(small);
     }
     assert!(used.len() > 4, "{used:?}");
+}
+
+#[test]
+fn a_small_shuffle_is_at_the_servers_that_are_preferred() {
+    for node in 0..8 {
+        let mut head = eight();
+        let (shuffle, spec) = (
+            OTHER,
+            Spec {
+                copies: 1,
+                expected: 1,
+                preferred: [server_id(node)].into(),
+                ..spec(1, 240)
+            },
+        );
+        head.event(MasterEvent::Register { shuffle, spec });
+        head.hear(0, ToMaster::Join(shuffle));
+        let plan = head.plan_of(shuffle).unwrap();
+        let at = plan.groups.iter().flat_map(|group| &group.copies);
+        assert!(at.clone().count() > 0);
+        assert!(at.clone().all(|&server| server == server_id(node)));
+    }
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use treadle_shuffle::{
-    Answer, Config, FromServer, Gathered, Generation, GroupId, MasterEvent, Plan, Refusal,
-    ServerId, Spec, ToMaster, ToNode, ToServer, Transfer, TransferError, Writer, WriterEffect,
-    WriterEvent,
+    Answer, Config, FromServer, Gathered, Generation, GroupId, Intake, MasterEvent, Plan, Refusal,
+    ServerId, Spec, Standing, ToMaster, ToNode, ToServer, Transfer, TransferError, Writer,
+    WriterEffect, WriterEvent,
 };
 use treadle_types::Runs;
 
@@ -504,6 +504,7 @@ fn a_server_that_answers_much_more_slowly_than_others_is_told_and_pushed_to_unti
         ToMaster::Slow {
             shuffle: S,
             server: slow,
+            times: 10,
         },
     );
     let plan_now = ToNode::Plan(head.plan());
@@ -520,4 +521,80 @@ fn a_server_that_answers_much_more_slowly_than_others_is_told_and_pushed_to_unti
     let next = head.plan();
     let next = next.group(gathered[0]).expect("it is planned");
     assert!(!next.copies.contains(&slow) && next.partitions != plan.groups[0].partitions);
+}
+
+#[test]
+fn a_server_with_a_low_share_that_answers_nothing_any_more_is_avoided_before_it_is_poisoned() {
+    let copies = Spec {
+        copies: 2,
+        ..spec(1, 4)
+    };
+    let mut head = Head::new(4, copies);
+    let slow = server_id(3);
+    for (node, rate) in (0..).zip([1_000, 1_000, 1_000, 100]) {
+        let (domain, weight, store) = (node, 1, 0);
+        let intake = Intake { rate, age: 0 };
+        let standing = Standing {
+            domain,
+            weight,
+            intake,
+            store,
+        };
+        let server = server_id(node);
+        head.event(MasterEvent::Standing { server, standing });
+    }
+    head.hear(0, ToMaster::Join(S));
+    let plan = head.plan();
+    let is_at_it = |plan: &Plan| {
+        let mut open = plan.groups.iter().filter(|group| group.is_open);
+        open.any(|group| group.copies.contains(&slow))
+    };
+    assert!(is_at_it(&plan));
+    let mut pusher = Pusher::new(Config::default());
+    begin(&mut pusher, &plan, false);
+    let sizes: Vec<_> = (0..20).map(|_| (1, 100 << 10)).collect();
+    for group in &plan.groups {
+        pusher.gathered(T(), group.id, &sizes);
+        for copy in group.copy_ids() {
+            pusher.event(answered(copy, Answer::Missing));
+        }
+    }
+    // Others take 5 ms for a push, and this one 50 ms, as its share says.
+    let (lag, mut said) = (Config::default().lag, 0);
+    let mut report = |effects: Vec<WriterEffect>, head: &mut Head| {
+        for effect in effects {
+            if let WriterEffect::Report(message @ ToMaster::Slow { .. }) = effect {
+                said += 1;
+                head.hear(0, message);
+            }
+        }
+        said
+    };
+    for number in 0..20 {
+        pusher.now += Duration::from_millis(5);
+        for group in &plan.groups {
+            for copy in group.copy_ids() {
+                let number = match copy.server == slow {
+                    true if number % 10 == 9 => number / 10,
+                    true => continue,
+                    false => number,
+                };
+                let effects = pusher.event(acked(copy, number));
+                report(effects, &mut head);
+            }
+        }
+    }
+    assert!(is_at_it(&head.plan()));
+    // It answers nothing.
+    let since = pusher.now;
+    while is_at_it(&head.plan()) {
+        pusher.now = pusher.writer.next_deadline().expect("it is looked at");
+        let effects = pusher.event(WriterEvent::Tick);
+        report(effects, &mut head);
+        assert!(
+            pusher.now < since + 3 * lag,
+            "after {:?}",
+            pusher.now - since
+        );
+    }
 }

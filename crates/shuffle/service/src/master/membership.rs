@@ -101,7 +101,7 @@ impl State {
         let id = self.last_member;
         let domain = self.domain(&hello.domain);
         let weight = match is_server {
-            true => weight(hello.weight, hello.room.as_ref(), false),
+            true => weight(hello.weight, hello.room.as_ref(), None),
             false => 0,
         };
         let standing = Standing {
@@ -181,14 +181,13 @@ impl State {
 
     /// The weight of a server may be another one.
     pub(super) fn weigh(&mut self, id: u32) -> Result<(), String> {
-        // One that gets less for its rate is not given less for the same reason twice.
-        let has_less = self.machine.share(self.name(id)) < 100;
+        let share = self.machine.share(self.name(id));
         let Some(member) = self.members.get_mut(&id) else {
             return Ok(());
         };
         let room = member.hello.room.as_ref();
-        let is_slow = member.slow_until.is_some() && !has_less;
-        let weight = weight(member.hello.weight, room, is_slow);
+        let slow = member.slow_until.map(|_| share);
+        let weight = weight(member.hello.weight, room, slow);
         let before = mem::replace(&mut member.weight, weight);
         let intake = intake(&member.hello);
         if mem::replace(&mut member.intake, intake) == intake && before == weight {

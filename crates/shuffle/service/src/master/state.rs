@@ -198,14 +198,21 @@ impl State {
             // Unless the machine says at once that its rows are gone.
             known.lost.remove(u64::from(map));
         }
-        if let ToMaster::Slow { shuffle, server } = &message {
+        if let ToMaster::Slow {
+            shuffle,
+            server,
+            times,
+        } = &message
+        {
             let application = self.members.get(&from).map(|it| it.hello.application);
             let known = self.shuffles.get(shuffle);
             // It may have ended. Of those of others nobody writes rows.
             if known.map(|it| it.tenant.application.0) != application {
                 return Ok(());
             }
-            self.slow(server.node)?;
+            if !self.machine.has_its_share(*shuffle, (*server, *times)) {
+                self.slow(server.node)?;
+            }
         }
         let from = self.name(from);
         if let Err(reason) = self.tell(MasterEvent::Message { from, message }) {

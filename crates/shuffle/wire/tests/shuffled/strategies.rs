@@ -260,7 +260,11 @@ pub(crate) fn to_master() -> BoxedStrategy<ToMaster> {
         }),
         (shuffle(), group()).prop_map(|(shuffle, group)| ToMaster::Damaged { shuffle, group }),
         (shuffle(), group()).prop_map(|(shuffle, group)| ToMaster::Poisoned { shuffle, group }),
-        (shuffle(), server()).prop_map(|(shuffle, server)| ToMaster::Slow { shuffle, server }),
+        (shuffle(), server(), any::<u32>()).prop_map(|(shuffle, server, times)| ToMaster::Slow {
+            shuffle,
+            server,
+            times,
+        }),
         (shuffle(), group(), group(), any::<bool>()).prop_map(
             |(shuffle, group, source, is_sealed)| ToMaster::Filled {
                 shuffle,

@@ -525,11 +525,11 @@ fn a_server_that_answers_much_more_slowly_than_others_is_told_and_pushed_to_unti
 
 #[test]
 fn a_server_with_a_low_share_that_answers_nothing_any_more_is_avoided_before_it_is_poisoned() {
-    let copies = Spec {
+    let spec = Spec {
         copies: 2,
-        ..spec(1, 4)
+        ..spec(1, 240)
     };
-    let mut head = Head::new(4, copies);
+    let mut head = Head::new(4, spec.clone());
     let slow = server_id(3);
     for (node, rate) in (0..).zip([1_000, 1_000, 1_000, 100]) {
         let (domain, weight, store) = (node, 1, 0);
@@ -543,6 +543,10 @@ fn a_server_with_a_low_share_that_answers_nothing_any_more_is_avoided_before_it_
         let server = server_id(node);
         head.event(MasterEvent::Standing { server, standing });
     }
+    // It begins when that is known.
+    head.event(MasterEvent::End(S));
+    let shuffle = S;
+    head.event(MasterEvent::Register { shuffle, spec });
     head.hear(0, ToMaster::Join(S));
     let plan = head.plan();
     let is_at_it = |plan: &Plan| {

@@ -22,6 +22,7 @@ import treadle
 from client_support import AGAINST, inc
 from process_support import kill
 from treadle import _core
+from treadle.sight import _sql
 from treadle.sight._pages import Pages
 from treadle.sight._since import since
 from treadle.sight._sql import answer
@@ -282,6 +283,19 @@ def test_sql_over_a_history(history):
     assert "slow" in treadle_command("observe", history, "sql", "select * from spans")
     told = treadle_command("observe", history, "sql", "selec", code=1)
     assert "SQL: Parser Error" in told
+
+
+def test_workers_of_one_name_have_their_own_runs_in_sql():
+    pytest.importorskip("duckdb")
+    np = pytest.importorskip("numpy")
+    dtypes = _sql._DTYPES
+    tables = {name: np.zeros(3, dtype).tobytes() for name, dtype in dtypes.items()}
+    tables["worker"] = np.array([0, 1, 1], dtypes["worker"]).tobytes()
+    tables["end"] = np.array([1, 2, 3], dtypes["end"]).tobytes()
+    # It came again with another id.
+    tables |= {"groups": ["inc"], "workers": [(7, "one"), (9, "one")], "keys": []}
+    _, rows = answer(tables, "select worker, id, runs from workers order by id")
+    assert rows == [("one", 7, 1), ("one", 9, 2)]
 
 
 def test_sql_without_duckdb_says_what_to_install(history, monkeypatch):

@@ -18,7 +18,7 @@ _VIEWS = (
     create view spans as select
         k.text as kind,
         case when r.kind <> 2 then g.text end as name,
-        y.text as key, w.text as worker, r.lane,
+        y.text as key, w.text as worker, w.id as worker_id, r.lane,
         r.start / 1e9 as start, r.end / 1e9 as stop, (r.end - r.start) / 1e9 as seconds,
         (r.read - r.start) / 1e9 as reading, r.bytes, r.failed = 1 as failed, p.text as source
     from raw_spans r
@@ -35,11 +35,12 @@ _VIEWS = (
         min(start) as start, max(stop) as stop
     from spans where kind = 'task' group by name
     """,
+    # By id: a worker that came again has another one, and the same name.
     """
     create view workers as select
         w.text as worker, w.id, count(s.kind) as runs, coalesce(sum(s.seconds), 0) as seconds,
         sum(s.failed::int) as failed, min(s.start) as start, max(s.stop) as stop
-    from raw_workers w left join spans s on s.worker = w.text and s.kind = 'task' group by w.text, w.id
+    from raw_workers w left join spans s on s.worker_id = w.id and s.kind = 'task' group by w.text, w.id
     """,
     """
     create view transfers as select

@@ -1,7 +1,7 @@
 /** The answers of a report: a page that is one file holds them, so that it asks nobody. */
 
 import { WORDS, type Lane } from "./stream/decode";
-import type { Ns, Overview, Span } from "./types";
+import type { Logs, Ns, Overview, Places, Span } from "./types";
 
 /** What a report is of. */
 export interface Report {
@@ -154,6 +154,42 @@ function span(all: Held, asked: URLSearchParams): Span | undefined {
   return undefined;
 }
 
+/** The least level of a line, by the words that are asked for. */
+const LEVELS: Record<string, string[]> = {
+  info: ["INFO", "WARNING", "ERROR", "CRITICAL"],
+  warning: ["WARNING", "ERROR", "CRITICAL"],
+  error: ["ERROR", "CRITICAL"],
+};
+
+/** The lines that are asked for. */
+function logs(all: Logs, asked: URLSearchParams): Logs {
+  const [worker, level] = [asked.get("worker"), LEVELS[asked.get("level") ?? ""]];
+  const find = (asked.get("find") ?? "").toLowerCase();
+  const lines = (all.lines ?? []).filter(
+    (line) =>
+      (worker === null || line.worker_id === Number(worker)) &&
+      (level === undefined || level.includes(line.level ?? "")) &&
+      (line.text ?? "").toLowerCase().includes(find),
+  );
+  return { ...all, lines };
+}
+
+/** The places of a group. Parts of it by worker and by time are not held. */
+function profile(all: Places, asked: URLSearchParams): Places {
+  const group = asked.get("group");
+  if (group === null) return all;
+  const nodes: [number, number, number][] = [];
+  const at = new Map<number, number>();
+  (all.nodes ?? []).forEach(([parent, name, time], place) => {
+    const isTop = parent === 0 && all.names?.[name] === group;
+    const caller = isTop ? -1 : at.get(parent);
+    if (caller === undefined) return;
+    at.set(place, nodes.length);
+    nodes.push([caller, name, time]);
+  });
+  return { ...all, nodes };
+}
+
 /** The answer to a question, as a server would give it; `undefined`: a report has none. */
 export async function answer(question: string): Promise<Response | undefined> {
   const all = await held();
@@ -171,5 +207,7 @@ export async function answer(question: string): Promise<Response | undefined> {
     const spans = all.spans.filter(({ key }) => key !== undefined && key === asked.get("key"));
     return spans.length > 0 ? Response.json({ key: asked.get("key"), state: "forgotten", workers: [], story: [], spans }) : undefined;
   }
+  if (path === "sight/logs" && path in all.answers) return Response.json(logs(all.answers[path] as Logs, asked));
+  if (path === "sight/profile" && path in all.answers) return Response.json(profile(all.answers[path] as Places, asked));
   return path in all.answers ? Response.json(all.answers[path]) : undefined;
 }

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import gzip
 import json
+import logging
 import re
 import struct
 import subprocess
@@ -46,6 +47,10 @@ def earlier(x):
     return x
 
 
+def says(text):
+    logging.getLogger("distributed.worker").warning("%s", text)
+
+
 def fails(text):
     raise ValueError(text)
 
@@ -73,11 +78,14 @@ def report(tmp_path_factory):
         treadle.Client(cluster) as client,
     ):
         client.gather(client.map(earlier, range(10), pure=False))
+        client.submit(says, "said earlier").result()
         # Workers tell what they did a little later.
         pages = Pages(client.pages_link)
-        until(lambda: [one["runs"] for one in pages.get("/sight/overview")["groups"]] == [10])
+        until(lambda: sum(one["runs"] for one in pages.get("/sight/overview")["groups"]) == 11)
+        until(lambda: pages.get("/sight/logs", "find=said+earlier")["lines"])
         with treadle.performance_report(str(path)):
             client.gather(client.map(slow, range(10), pure=False))
+            client.submit(says, "said in it").result()
             client.submit(slow, 1, key=f"slow-{HTML}").result()  # this line is shown
             assert client.submit(fails, HTML, key="fails-1").exception() is not None
     return path
@@ -92,6 +100,9 @@ def test_a_report_is_about_its_block(report):
     assert "earlier" not in groups
     assert sum(one["runs"] for name, one in groups.items() if "slow" in name) == 11
     assert groups["fails"]["failed"] == 1
+    lines = [one["text"] for one in head["answers"]["sight/logs"]["lines"]]
+    assert any("said in it" in line for line in lines)
+    assert not any("said earlier" in line for line in lines)
     assert overview["live"] is False
     assert "this line is shown" in head["report"]["code"]
     assert set(pictures) == {"worker", "group"}
@@ -123,6 +134,10 @@ def test_a_report_opens_without_a_cluster_and_its_text_stays_text(report):
                 ("groups", "fails"),
                 ("workers", "2 workers"),
                 ("transfers", "No value has been moved"),
+                ("logs?find=SAID", "1 lines"),
+                ("logs?find=said&level=warning", "said in it"),
+                ("logs?find=said&level=error", "No lines that match"),
+                ("logs?worker=4294967295", "No lines that match"),
                 (f"task?key={quote(f'slow-{HTML}', safe='')}", "in the stream"),
             ):
                 await tab.evaluate(f"location.hash = '#/{view}'")
@@ -203,6 +218,7 @@ def test_what_came_after_is_less_what_was_before():
                 "shuffles": [],
             },
             "sight/transfers": {"workers": [7], "bytes": [[sent]], "count": [[1]]},
+            "sight/logs": {"lines": [{"time": now}, {"time": 5}], "more": True, "lost": sent},
         }
 
     before, after = state(10 * 10**9, 10, 3.0, 5), state(14 * 10**9, 14, 3.0, 9)
@@ -218,7 +234,9 @@ def test_what_came_after_is_less_what_was_before():
     assert found["sight/overview"]["whole"]["values"] == [[8, 9]]
     assert found["sight/overview"]["spans"]["from"] == 10 * 10**9
     assert found["sight/transfers"]["bytes"] == [[4]]
+    assert found["sight/logs"] == {"lines": [{"time": 14 * 10**9}], "more": False, "lost": 4}
     quiet = since(after, after)
+    assert quiet["sight/logs"] == {"lines": [], "more": False, "lost": 0}
     assert quiet["sight/overview"]["groups"] == []
 
 

@@ -3,6 +3,7 @@
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { dark, COLOURS, look, rgb, variable } from "../colours";
 import { count, offset, percent, seconds, shorten } from "../format";
+import { isReport } from "../held";
 import { overview, usePoll } from "../link";
 import { penOn, useWidth } from "../parts/canvas";
 import { Empty, workerName, writing } from "../parts/small";
@@ -187,7 +188,10 @@ function Graph({ root, find }: { root: Flame; find: string }) {
 
 export function Profile() {
   const { with: settings } = route.value;
-  const [group, worker, from, to] = ["group", "worker", "from", "to"].map((name) => settings.get(name) ?? "");
+  // A report holds no parts by worker and by time.
+  const [group, worker, from, to] = ["group", "worker", "from", "to"].map((name) =>
+    isReport && name !== "group" ? "" : (settings.get(name) ?? ""),
+  );
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries({ group, worker, from, to })) if (value) query.set(name, value);
   const { value, missing, error } = usePoll<Places>(`sight/profile${query.size > 0 ? `?${query}` : ""}`, 2000).value;
@@ -211,17 +215,19 @@ export function Profile() {
             ))}
           </select>
         </label>
-        <label>
-          worker{" "}
-          <select value={worker} onChange={(event) => set({ worker: event.currentTarget.value })}>
-            <option value="">all</option>
-            {workers.map((one) => (
-              <option key={one.id} value={one.id}>
-                {workerName(one)}
-              </option>
-            ))}
-          </select>
-        </label>
+        {!isReport && (
+          <label>
+            worker{" "}
+            <select value={worker} onChange={(event) => set({ worker: event.currentTarget.value })}>
+              <option value="">all</option>
+              {workers.map((one) => (
+                <option key={one.id} value={one.id}>
+                  {workerName(one)}
+                </option>
+              ))}
+            </select>
+          </label>
+        )}
         <input
           type="search"
           placeholder="function or file"

@@ -1,6 +1,7 @@
 /** The workers: what they do, and what their memory is full of. */
 
 import { bytes, count, DASH, decimal, percent, seconds, shorten } from "../format";
+import { isReport } from "../held";
 import { overview } from "../link";
 import { Memory } from "../parts/memory";
 import { Empty, Fact, Legend, Panel, Share, SIGNS, TaskLink, workerName } from "../parts/small";
@@ -128,7 +129,7 @@ export function Workers() {
           </dl>
           <nav class="links">
             <a href={href("stream", { worker: worker.id })}>task stream</a>
-            <a href={href("profile", { worker: worker.id })}>profile</a>
+            {!isReport && <a href={href("profile", { worker: worker.id })}>profile</a>}
             <a href={href("logs", { worker: worker.id })}>logs</a>
           </nav>
         </section>

@@ -51,9 +51,10 @@ def made_of(pages: Pages, *, before: Mapping[str, Any] | None = None, code: str 
     PagesError
         The pages are not to be had, or nothing is recorded.
     """
-    found = answers(pages)
-    if before is not None:
-        found = since(before, found)
+    if before is None:
+        found = answers(pages)
+    else:
+        found = since(before, answers(pages, before["sight/overview"]["now"]))
     overview = found["sight/overview"]
     overview["live"] = False
     for worker in overview["workers"]:
@@ -83,13 +84,14 @@ def made_of(pages: Pages, *, before: Mapping[str, Any] | None = None, code: str 
     return _page(pages, held.decode())
 
 
-def answers(pages: Pages) -> dict[str, Any]:
-    """Return what the pages say now, by path."""
+def answers(pages: Pages, begin: int | None = None) -> dict[str, Any]:
+    """Return what the pages say now, by path; the profile of what workers told after a moment, in nanoseconds."""
     found = {"sight/overview": pages.get("/sight/overview")}
     for path in _PATHS:
         # Not all that serve pages have all of them.
         with suppress(PagesError):
-            found[path[1:]] = pages.get(path)
+            is_part = begin is not None and path == "/sight/profile"
+            found[path[1:]] = pages.get(path, f"from={begin}" if is_part else "")
     return found
 
 

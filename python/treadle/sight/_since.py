@@ -18,7 +18,7 @@ def since(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]
     """Return the answers ``after``, about what came after those ``before``.
 
     What cannot be told apart, such as the median of a group that had runs before, is left out. Verdicts stay: they are
-    about the last minute, or all of the run.
+    about the last minute, or all of the run. The profile stays, too: it is asked for from that moment on.
     """
     old, new = before["sight/overview"], dict(after["sight/overview"])
     begin = old["now"]
@@ -40,7 +40,16 @@ def since(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]
         found["sight/transfers"] = _transfers(
             before.get("sight/transfers", {}), after["sight/transfers"]
         )
+    if "sight/logs" in after:
+        found["sight/logs"] = _logs(before.get("sight/logs", {}), after["sight/logs"], begin)
     return found
+
+
+def _logs(old: Mapping[str, Any], new: Mapping[str, Any], begin: int) -> dict[str, Any]:
+    lines = [line for line in new["lines"] if line["time"] > begin]
+    # The latest are known: where one of them is from before, so are all older ones.
+    more = new["more"] and len(lines) == len(new["lines"])
+    return {"lines": lines, "more": more, "lost": max(0, new["lost"] - old.get("lost", 0))}
 
 
 def _less(old: Mapping[str, Any], new: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

@@ -17,8 +17,8 @@ const LONGEST: usize = 200;
 const MOST: usize = 1 << 16;
 /// How deep they are told apart.
 const DEEPEST: u32 = 128;
-/// Places of the parts that are kept: 16 bytes each.
-const MOST_RECENT: usize = 1 << 19;
+/// Bytes of the latest parts that are kept, with what each takes beside its places.
+const MOST_RECENT: usize = 8 << 20;
 /// Places of an answer.
 const MOST_SHOWN: usize = 4_000;
 /// The name of what there is no room for.
@@ -108,6 +108,13 @@ struct Recent {
     parts: Box<[Part]>,
 }
 
+impl Recent {
+    /// Bytes that it takes, with what the allocator takes for its places.
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + 16 + size_of_val(&*self.parts)
+    }
+}
+
 /// All of it.
 #[derive(Debug)]
 pub(crate) struct Profile {
@@ -116,7 +123,7 @@ pub(crate) struct Profile {
     bytes: usize,
     whole: Tree,
     recent: VecDeque<Recent>,
-    /// Places of them.
+    /// Bytes of them.
     kept: usize,
 }
 
@@ -170,17 +177,18 @@ impl Profile {
             })
             .collect();
         self.whole.add(&parts);
-        self.kept += parts.len();
-        self.recent.push_back(Recent {
+        let recent = Recent {
             from,
             to,
             worker,
             parts,
-        });
+        };
+        self.kept += recent.bytes();
+        self.recent.push_back(recent);
         while self.kept > MOST_RECENT
             && let Some(oldest) = self.recent.pop_front()
         {
-            self.kept -= oldest.parts.len();
+            self.kept -= oldest.bytes();
         }
     }
 
@@ -267,7 +275,7 @@ impl Profile {
             assert!((node.parent as usize) < place);
             assert!(node.depth <= DEEPEST);
         }
-        let kept: usize = self.recent.iter().map(|one| one.parts.len()).sum();
+        let kept: usize = self.recent.iter().map(Recent::bytes).sum();
         assert_eq!(kept, self.kept);
         assert!(kept <= MOST_RECENT);
     }
@@ -327,6 +335,18 @@ mod tests {
             ..inc
         };
         assert_eq!(of(nobody), [""; 0]);
+    }
+
+    #[test]
+    fn short_parts_count_with_what_they_take_beside() {
+        let mut profile = Profile::new();
+        for at in 0..MOST_RECENT as u64 / 16 {
+            profile.add(0, (at, at + 1), &[frame(None, "f", 1)]);
+        }
+        profile.check();
+        let each = size_of::<Recent>() + size_of::<Part>();
+        assert!(profile.recent.len() * each <= MOST_RECENT);
+        assert!(profile.recent.capacity() * size_of::<Recent>() <= 2 * MOST_RECENT);
     }
 
     #[test]

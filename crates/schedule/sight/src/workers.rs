@@ -161,7 +161,9 @@ impl Worker {
         let (from, end) = recent(now)?;
         let known = |second: &u64| *second < self.end && *second + SECONDS as u64 >= self.end;
         let seconds = (from..end).filter(known);
-        let sum: u64 = seconds.map(|second| of[second as usize % SECONDS]).sum();
+        let sum = seconds.fold(0_u64, |sum, second| {
+            sum.saturating_add(of[second as usize % SECONDS])
+        });
         Some(sum as f64 / ((end - from) * SECOND) as f64)
     }
 
@@ -173,7 +175,9 @@ impl Worker {
                 self.cpu = Some(share);
                 self.advance(now / SECOND);
                 for (second, length) in self.seconds(when, now) {
-                    self.used[second as usize % SECONDS] += (share * length as f64) as u64;
+                    let used = &mut self.used[second as usize % SECONDS];
+                    // A file may say anything.
+                    *used = used.saturating_add((share * length as f64) as u64);
                 }
             }
             self.processor = (taken, now);
@@ -303,6 +307,15 @@ mod tests {
         }
         assert_eq!(worker.processors(20 * SECOND), Some(1.5));
         assert_eq!(worker.processors(40 * SECOND), Some(0.0));
+    }
+
+    #[test]
+    fn what_a_file_says_of_processors_may_be_anything() {
+        let mut worker = Worker::new(1);
+        for (taken, now) in [(1, 1), (u64::MAX / 2, 2), (u64::MAX, 3)] {
+            worker.processor(taken, now);
+        }
+        assert!(worker.processors(10 * SECOND).is_some());
     }
 
     #[test]

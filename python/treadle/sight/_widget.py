@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 __all__ = ["widget"]
 
-# The two views in frames, one below the other. Nothing of it is in the notebook's file: not the token either.
+# The two views in frames, one below the other. Saved widget state has their links, with the token.
 _SCRIPT = """
 function render({ model, el }) {
   const fill = () => {

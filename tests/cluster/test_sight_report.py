@@ -276,8 +276,10 @@ def test_a_history_of_a_killed_scheduler_has_no_end(start, join, tmp_path):
     start("worker", scheduler.address, "--nthreads", "1")
     client = join(scheduler)
     assert client.submit(inc, 1).result() == 2
-    kill(scheduler.pid)
     (path,) = tmp_path.glob("*.history")
+    # More than its head is written.
+    until(lambda: path.stat().st_size > 16)
+    kill(scheduler.pid)
     shown = _core.History(path)
     assert shown.end is None
     shown.close()

@@ -38,8 +38,10 @@ const LONGEST_KEY: usize = 1 << 10;
 /// Tasks that have run for so many nanoseconds are told of while they run, the longest of them.
 const RUNNING: u64 = 1_000_000_000;
 const MOST_RUNNING: usize = 64;
-/// Lines of the log that wait to be sent, and bytes of one.
+/// Lines of the log that wait to be sent, bytes of all of them, and of one. A batch has no more, so that those of
+/// one worker leave room for the others'.
 const MOST_LINES: usize = 1 << 10;
+const MOST_TEXT: usize = 1 << 16;
 const LONGEST_LINE: usize = 2_000;
 /// Places of a profile, and bytes of a name.
 const MOST_FRAMES: usize = 1 << 12;
@@ -127,6 +129,8 @@ struct State {
     /// Where threads were, and since when that was looked at.
     places: (u64, Vec<Place>),
     lines: VecDeque<Said>,
+    /// Bytes of their text.
+    text: usize,
     lost_lines: u64,
     clock: Offset,
     /// Bytes that the store had written and read at the last batch, and when that was.
@@ -232,14 +236,17 @@ impl Recorder {
 
     /// The log has a line more: of a level as Python's `logging` has it.
     pub(super) fn line(&self, level: u8, text: &str) {
-        let text = cut(text, LONGEST_LINE).into();
+        let text: Box<str> = cut(text, LONGEST_LINE).into();
         let time = clock::monotonic();
         let mut state = lock(&self.state);
-        if state.lines.len() == MOST_LINES {
-            state.lines.pop_front();
+        state.text += text.len();
+        state.lines.push_back(Said { time, level, text });
+        while (state.lines.len() > MOST_LINES || state.text > MOST_TEXT)
+            && let Some(oldest) = state.lines.pop_front()
+        {
+            state.text -= oldest.text.len();
             state.lost_lines += 1;
         }
-        state.lines.push_back(Said { time, level, text });
     }
 
     /// Where threads were since a time. What was told before, and is not sent yet, is lost.
@@ -442,7 +449,10 @@ impl State {
             keys: mem::take(&mut self.keys),
             running: None,
             places: mem::take(&mut self.places),
-            lines: mem::take(&mut self.lines),
+            lines: {
+                self.text = 0;
+                mem::take(&mut self.lines)
+            },
             lost_lines: mem::take(&mut self.lost_lines),
             records: self.records.drain(..count).collect(),
         };
@@ -585,7 +595,8 @@ mod tests {
         };
         let mut running = vec![runs(1_000, now)];
         running.extend((0..100).map(|lane| runs(lane, u64::from(lane))));
-        for number in 0..MOST_LINES + 3 {
+        let said = MOST_LINES + 3;
+        for number in 0..said {
             recorder.line(30, &format!("{number}{}", "ä".repeat(LONGEST_LINE)));
         }
         let place = |parent, name: &str| Place {
@@ -604,8 +615,11 @@ mod tests {
         let told = batch.beside.running.unwrap();
         assert_eq!(told.len(), MOST_RUNNING);
         assert!(told.iter().zip(0..).all(|(task, lane)| task.lane == lane));
-        assert_eq!(batch.beside.lost_lines, 3);
-        assert_eq!(batch.beside.lines.len(), MOST_LINES);
+        let lines = &batch.beside.lines;
+        assert_eq!(lines.len() as u64 + batch.beside.lost_lines, said as u64);
+        let text: usize = lines.iter().map(|line| line.text.len()).sum();
+        assert!(text <= MOST_TEXT && text + LONGEST_LINE > MOST_TEXT);
+        assert!(lines[lines.len() - 1].text.starts_with("1026"));
         let longest = batch.beside.lines.iter().map(|line| line.text.len()).max();
         assert!(longest <= Some(LONGEST_LINE), "{longest:?}");
         assert_eq!((batch.beside.sampled, batch.beside.frames.len()), (5, 2));

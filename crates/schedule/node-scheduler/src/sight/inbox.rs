@@ -142,7 +142,11 @@ impl Inbox {
 
     /// Something happened.
     pub(crate) fn event(&self, event: Event<'static>) {
-        self.leave(0, What::Event(event));
+        let bytes = match &event {
+            Event::Line { text, .. } => text.len(),
+            _ => 0,
+        };
+        self.leave(bytes, What::Event(event));
     }
 
     /// Tasks were submitted.
@@ -238,6 +242,19 @@ mod tests {
         let (items, dropped) = inbox.take().unwrap();
         assert_eq!((items.len(), dropped), (MOST_ITEMS, 1));
         assert!(inbox.take().is_none());
+    }
+
+    #[test]
+    fn lines_count_with_their_text() {
+        let inbox = Inbox::new();
+        for _ in 0..6 {
+            inbox.event(Event::Line {
+                level: 30,
+                text: "x".repeat(MOST / 4).into(),
+            });
+        }
+        let (items, dropped) = inbox.take().unwrap();
+        assert_eq!((items.len(), dropped), (4, 2));
     }
 
     #[test]

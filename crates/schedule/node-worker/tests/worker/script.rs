@@ -1,7 +1,7 @@
 //! A scheduler that says what a test tells it to, and workers whose tasks are Rust closures.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -173,9 +173,21 @@ pub(crate) struct Functions {
     pub(crate) worker: OnceLock<Worker>,
     pub(crate) functions: HashMap<&'static str, Function>,
     pub(crate) calls: Mutex<Vec<Call>>,
+    pub(crate) called: Condvar,
     /// How many threads cannot be had before there are some.
     pub(crate) no_threads: std::sync::atomic::AtomicUsize,
     pub(crate) weak: OnceLock<std::sync::Weak<Functions>>,
+}
+
+impl Functions {
+    /// Waits until so many calls have come.
+    pub(crate) fn has_calls(&self, count: usize) {
+        let calls = self.calls.lock().unwrap();
+        let waited = self
+            .called
+            .wait_timeout_while(calls, LONG, |calls| calls.len() < count);
+        assert!(!waited.unwrap().1.timed_out(), "a call never came");
+    }
 }
 
 impl Embedder for Functions {
@@ -204,6 +216,7 @@ impl Embedder for Functions {
     fn call(&self, call: Call) {
         assert!(call.operation != "panic", "it was told to");
         self.calls.lock().unwrap().push(call);
+        self.called.notify_all();
     }
 
     fn answer(&self, _: Answer) {}
@@ -291,6 +304,7 @@ pub(crate) fn worker_with(
         worker: OnceLock::new(),
         functions: functions.into_iter().collect(),
         calls: Mutex::default(),
+        called: Condvar::new(),
         no_threads: std::sync::atomic::AtomicUsize::new(0),
         weak: OnceLock::new(),
     });

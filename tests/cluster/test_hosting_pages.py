@@ -46,6 +46,10 @@ def test_dasks_dashboard_leads_to_the_pages_while_it_is_attached():
             assert (status, json.loads(text)["live"]) == (200, True)
             assert fetch(f"{link}sight/task?key=nobody")[0] == 404
             assert fetch(f"{link}assets/page.js")[0] == 200
+            assert fetch(f"{link}individual-stream")[0] == 200
+            # Nothing but the pages.
+            for path in ("metrics", "json/state", "sight/../metrics"):
+                assert fetch(f"{link}{path}")[0] == 404
             here.detach()
             assert fetch(link)[0] == 404
             assert "treadle/" not in fetch(there.dashboard_link)[1]

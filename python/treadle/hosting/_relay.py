@@ -15,6 +15,8 @@ __all__ = ["Relay"]
 
 # Seconds for an answer of ours.
 _PATIENCE = 15.0
+# What is asked for: the page, and what it asks. Metrics and state have paths of their own.
+_PATHS = ("/assets/", "/sight/", "/individual-")
 # What of an answer is passed on.
 _HEADERS = (
     *("Content-Type", "Cache-Control", "Content-Security-Policy", "Referrer-Policy"),
@@ -91,6 +93,9 @@ class _Pages(web.RequestHandler):
         if not path:
             # Paths of the page are relative to its folder.
             self.redirect(self.request.path.rpartition("/")[2] + "/")
+            return
+        if path != "/" and (not path.startswith(_PATHS) or ".." in path):
+            self.send_error(404)
             return
         query = f"?{self.request.query}" if self.request.query else ""
         client: AsyncHTTPClient = SimpleAsyncHTTPClient(force_instance=True)

@@ -18,6 +18,8 @@ __all__ = ["performance_report"]
 _BEFORE = 1.0
 _AFTER = 10.0
 _SILENCE = 2.5
+# How long ago a worker was heard is a second old at most, and its next batch comes half a second later.
+_HEARD = 2.0
 _PAUSE = 0.1
 
 
@@ -66,16 +68,16 @@ class performance_report:
         self._before = _answers(_link(self._current()))
 
     def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
-        client = self._current()
         with _unless(kind):
+            client = self._current()
             self._write(_link(client), self._code(client))
 
     async def __aenter__(self) -> None:
         self._before = await asyncio.to_thread(_answers, _link(self._current()))
 
     async def __aexit__(self, kind: type[BaseException] | None, *_error: object) -> None:
-        client = self._current()
         with _unless(kind):
+            client = self._current()
             await asyncio.to_thread(self._write, _link(client), self._code(client))
 
     def _current(self) -> Any:
@@ -110,7 +112,7 @@ def _unless(kind: type[BaseException] | None) -> Iterator[None]:
     """Warn of what goes wrong, if something else has before: that is what people have to see."""
     try:
         yield
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         if kind is None:
             raise
         warnings.warn(f"performance_report: no report: {error}", UserWarning, stacklevel=3)
@@ -141,9 +143,13 @@ def _answers(link: str) -> dict[str, Any]:
 
 
 def _settle(pages: Pages, patience: float) -> None:
-    """Wait until workers have told what they did: all that was submitted, or nothing more comes, or it is too long."""
-    end = time.monotonic() + patience
-    last, since = None, time.monotonic()
+    """Wait until workers have told what they did: all that was submitted, or nothing more comes, or it is too long.
+
+    Nothing more comes from a worker that was heard a while after the beginning, and from one that is gone.
+    """
+    began = time.monotonic()
+    end = began + patience
+    last, since = None, began
     while time.monotonic() < end:
         overview = pages.get("/sight/overview")
         runs = [group["runs"] for group in overview["groups"]]
@@ -153,5 +159,8 @@ def _settle(pages: Pages, patience: float) -> None:
         if runs != last:
             last, since = runs, time.monotonic()
         elif time.monotonic() - since > _SILENCE:
-            return
+            passed = time.monotonic() - began
+            heard = [one["heard"] for one in overview["workers"] if not one.get("why")]
+            if all(one is not None and passed - one > _HEARD for one in heard):
+                return
         time.sleep(_PAUSE)

@@ -5,7 +5,6 @@ mod script;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
-use std::time::Duration;
 
 use bytes::Bytes;
 use treadle_messages::{Call, Data, FromWorker, Leave, ToWorker};

@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 
+import dask
 import distributed
 import pytest
 
@@ -53,6 +54,23 @@ def test_dasks_dashboard_leads_to_the_pages_while_it_is_attached():
             here.detach()
             assert fetch(link)[0] == 404
             assert "treadle/" not in fetch(there.dashboard_link)[1]
+
+
+def test_a_report_does_not_ask_by_a_proxy(tmp_path):
+    pytest.importorskip("bokeh")
+    path = tmp_path / "report.html"
+    with (
+        distributed.LocalCluster(
+            1, threads_per_worker=1, processes=False, dashboard_address=":0"
+        ) as cluster,
+        distributed.Client(cluster) as there,
+        treadle.attach(there) as here,
+        dask.config.set({"distributed.dashboard.link": "/proxy/{port}/status"}),
+    ):
+        assert here.dashboard_link.startswith("/proxy/")
+        with treadle.performance_report(str(path)):
+            assert here.submit(inc, 1).result() == 2
+    assert "<title>Treadle" in path.read_text()
 
 
 def test_without_dasks_dashboard_there_are_no_pages():

@@ -102,7 +102,7 @@ class Managing(Hosted):
             if own is not None:
                 return own
         if self._host is not None:
-            return self._host.pages_link
+            return self._host.own_pages_link
         link: str | None = self._scheduler_identity.get("http")
         return link
 

@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
+import dask
 import distributed
 from distributed import Status
 from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
@@ -49,6 +50,8 @@ _AGAIN = 10.0
 # Seconds between two looks at whether there is something to do. Dask looks for idle time four times a second.
 _LOOK = 1.0
 _LOOPBACK = "127.0.0.1"
+# How ``distributed.dashboard.link`` begins where it leads to the scheduler itself.
+_DIRECT = "{scheme}://{host}:{port}"
 
 logger = logging.getLogger("treadle.hosting")
 
@@ -404,6 +407,19 @@ class DaskHost(Host):
         if link is None or not self._is_shown:
             return None
         return f"{link.removesuffix('status').removesuffix('/')}/{self.name}/"
+
+    @property
+    def own_pages_link(self) -> str | None:
+        link = self.pages_link
+        if link is None or dask.config.get("distributed.dashboard.link").startswith(_DIRECT):
+            return link
+        identity = self._client._scheduler_identity
+        scheme = "https" if dask.config.get("distributed.scheduler.dashboard.tls.cert") else "http"
+        host = urlsplit(self._address).hostname
+        if self._address.startswith("inproc"):
+            host = _LOOPBACK
+        host = f"[{host}]" if host and ":" in host else host
+        return f"{scheme}://{host}:{identity['services']['dashboard']}/{self.name}/"
 
     async def _ask(self, function: Callable[..., Any], *args: Any) -> Any:
         """Run a coroutine function with Dask's client, in the loop of that."""

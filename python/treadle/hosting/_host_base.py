@@ -73,6 +73,11 @@ class Host(ABC):
         """Where the host shows the pages of Treadle's scheduler; None: nowhere."""
         return None
 
+    @property
+    def own_pages_link(self) -> str | None:
+        """The same, whatever ``distributed.dashboard.link`` says: not by a proxy."""
+        return self.pages_link
+
     def owns(self, future: Any) -> bool:
         """Return whether this is a future of the host's own engine."""
         del future

@@ -85,9 +85,11 @@ def test_a_server_that_comes_back_at_its_address_is_another_one(
     in_middle(place, application, gates, restart)
 
 
-def between(application: Application, gates: Path, event: Callable[[], None]) -> None:
+def between(
+    application: Application, gates: Path, event: Callable[[], None], partitions: int = PARTITIONS
+) -> None:
     """Have something happen between the maps and those who read their rows."""
-    job = application.begin("kept", str(gates), MAPS, PARTITIONS, WIDTH)
+    job = application.begin("kept", str(gates), MAPS, partitions, WIDTH)
     until((gates / "between-begun").exists, application.said, LONG)
     event()
     (gates / "between").touch()
@@ -111,7 +113,9 @@ def test_executors_that_are_killed_after_their_stage_lose_nothing(
 def test_bits_that_flipped_at_one_server_are_noticed(
     place: Place, application: Application, gates: Path
 ) -> None:
-    # Nobody has killed this one, which has a third of both copies.
+    # Nobody has killed this one, which has a third of both copies, or less where others took more of late. Of so
+    # many partitions, it has the copy that is read of some.
+    partitions = 48
     directory = place.servers.directory("c")
 
     def files() -> list[Path]:
@@ -120,7 +124,7 @@ def test_bits_that_flipped_at_one_server_are_noticed(
     def flip() -> None:
         """Flip a bit in every 10,000th byte of the server's files."""
         third = 2 * 1_000 * MAPS * WIDTH // 3
-        until(lambda: sum(file.stat().st_size for file in files()) > third // 2, application.said)
+        until(lambda: sum(file.stat().st_size for file in files()) > third // 8, application.said)
         flipped = 0
         for path in files():
             content = bytearray(path.read_bytes())
@@ -131,6 +135,6 @@ def test_bits_that_flipped_at_one_server_are_noticed(
                 file.write(content)
         assert flipped > PARTITIONS
 
-    between(application, gates, flip)
+    between(application, gates, flip, partitions)
     records = place.records(application.run("setting", "spark.treadle.master"))
     assert "were not those that were sent" in str([record["troubles"] for record in records])

@@ -250,7 +250,7 @@ mod tests {
         for _ in 0..6 {
             inbox.event(Event::Line {
                 level: 30,
-                text: "x".repeat(MOST / 4).into(),
+                text: "x".repeat(MOST / 4),
             });
         }
         let (items, dropped) = inbox.take().unwrap();

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent.parent))
@@ -37,27 +37,12 @@ def free_port() -> int:
 def rates(rate: int, nbytes: int) -> list[float]:
     """Bytes a second, with both copies, of one shuffle after another."""
     from jobs import Rows
+    from processes import begun
     from slow_link import SlowLink
     from treadle.shuffle import Service
 
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-
-        def start(*arguments: str) -> str:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "treadle", *arguments, "--supervised", "--insecure"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            stack.callback(process.wait, 30)
-            assert process.stdin is not None
-            stack.callback(process.stdin.close)
-            assert process.stdout is not None
-            for line in process.stdout:
-                if line.startswith("listening at "):
-                    return line.removeprefix("listening at ").strip()
-            raise RuntimeError(f"{arguments[0]} has ended")
-
+        start = partial(begun, stack)
         master = start("shuffle-master", "127.0.0.1:0", "--shuffle-journal", "none")
         for number, part in enumerate(KINDS * EACH):
             port = free_port()

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent.parent))
@@ -78,29 +79,13 @@ def measure(quick: bool) -> Iterator[Figure]:
 def main(here: str, there: str, nbytes: int, far: list[str]) -> None:
     """Start the service, run once to warm up, and print how long another run takes."""
     from jobs import shuffled
+    from processes import begun
     from treadle.shuffle import Service
 
     # A server that is not reached at once is no reason to give up.
     patience = ("--timeout", "60")
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-
-        def start(*arguments: str, prefix: list[str] | None = None) -> str:
-            command = [*(prefix or []), sys.executable, "-m", "treadle", *arguments]
-            process = subprocess.Popen(
-                [*command, "--supervised", "--insecure"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            stack.callback(process.wait, 30)
-            assert process.stdin is not None
-            stack.callback(process.stdin.close)
-            assert process.stdout is not None
-            for line in process.stdout:
-                if line.startswith("listening at "):
-                    return line.removeprefix("listening at ").strip()
-            raise RuntimeError(f"{arguments[0]} has ended")
-
+        start = partial(begun, stack)
         master = start("shuffle-master", f"{here}:0", "--shuffle-journal", "none", *patience)
         for number in range(SERVERS):
             is_far = number == SERVERS - 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -193,15 +194,20 @@ def test_runs_without_the_change_do_not_count_for_it() -> None:
     assert change.state == "trying"
 
 
+def begun(rng: random.Random) -> tuple[Tuning, Any]:
+    """Return a job with as few runs as there must be, and the change that is tried then."""
+    tuning = Tuning("apply")
+    for _ in range(FEWEST_BEFORE):
+        tuning.ended(100 * math.exp(rng.gauss(0, 0.1)), 0, 0.0)
+    return tuning, tuning.proposed([PROPOSAL], 0.0)
+
+
 def test_runs_with_and_without_the_change_take_turns_if_the_history_is_short() -> None:
     """A change that helps a little is found although only two runs were there before it."""
     rng = random.Random(11)
     kept = 0
     for _ in range(40):
-        tuning = Tuning("apply")
-        for _ in range(FEWEST_BEFORE):
-            tuning.ended(100 * math.exp(rng.gauss(0, 0.1)), 0, 0.0)
-        change = tuning.proposed([PROPOSAL], 0.0)
+        tuning, change = begun(rng)
         numbers = []
         while change.state == "trying":
             _, number = tuning.settings(0.0)
@@ -341,10 +347,7 @@ def test_what_hurts_much_is_rolled_back_within_two_runs_of_a_short_history() -> 
     rng = random.Random(49)
     found = 0
     for _ in range(100):
-        tuning = Tuning("apply")
-        for _ in range(FEWEST_BEFORE):
-            tuning.ended(100 * math.exp(rng.gauss(0, 0.1)), 0, 0.0)
-        change = tuning.proposed([PROPOSAL], 0.0)
+        tuning, change = begun(rng)
         for _ in range(2):
             tuning.ended(200 * math.exp(rng.gauss(0, 0.1)), 1, 0.0)
         found += change.state == "rolled back"

@@ -208,13 +208,8 @@ fn four_kinds_of_servers_have_rows_as_they_take_them() {
     }
 }
 
-#[test]
-fn a_server_that_has_its_share_keeps_its_groups_when_it_is_slow_and_loses_them_when_it_is_slower() {
-    let mut head = four();
-    for (node, rate) in (0..).zip([1_000, 1_000, 1_000, 300]) {
-        stand(&mut head, node, 1_000, rate);
-    }
-    // It begins when that is known.
+/// Begins the shuffle once more, now that the rates are known.
+fn begin_again(head: &mut Head) {
     head.event(MasterEvent::End(S));
     let spec = Spec {
         copies: 2,
@@ -223,6 +218,15 @@ fn a_server_that_has_its_share_keeps_its_groups_when_it_is_slow_and_loses_them_w
     let shuffle = S;
     head.event(MasterEvent::Register { shuffle, spec });
     head.hear(0, ToMaster::Join(S));
+}
+
+#[test]
+fn a_server_that_has_its_share_keeps_its_groups_when_it_is_slow_and_loses_them_when_it_is_slower() {
+    let mut head = four();
+    for (node, rate) in (0..).zip([1_000, 1_000, 1_000, 300]) {
+        stand(&mut head, node, 1_000, rate);
+    }
+    begin_again(&mut head);
     assert_eq!(open(&mut head), [0, 1, 2, 3].into());
     slow(&mut head, 3, 4);
     assert_eq!(open(&mut head), [0, 1, 2, 3].into());
@@ -242,14 +246,7 @@ fn a_server_with_a_low_share_that_stops_or_is_suddenly_much_slower_is_avoided_as
         for (node, rate) in (0..).zip([1_000, 1_000, 1_000, rate]) {
             stand(&mut head, node, 1_000, rate);
         }
-        head.event(MasterEvent::End(S));
-        let spec = Spec {
-            copies: 2,
-            ..spec(1, 240)
-        };
-        let shuffle = S;
-        head.event(MasterEvent::Register { shuffle, spec });
-        head.hear(0, ToMaster::Join(S));
+        begin_again(&mut head);
         if may > 0 {
             slow(&mut head, 3, may);
         }

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from process_support import alive
+from service_support import Servers
 from waiting import until
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "spark"))
@@ -152,6 +153,22 @@ def told(gates: Path, what: str) -> Counter[int]:
 
 def begun(gates: Path, application: Application, what: str, count: int) -> None:
     until(lambda: len(told(gates, what)) >= count, application.said, LONG)
+
+
+def all_copies_are_lost(
+    application: Application, gates: Path, servers: Servers, maps: int, partitions: int
+) -> None:
+    """Replace the servers ``a`` and ``b``, which have all rows, before they are read: each map runs twice, and no more."""
+    job = application.begin("kept", str(gates), maps, partitions)
+    until((gates / "between-begun").exists, application.said, LONG)
+    for name in ("a", "b"):
+        servers.kill(name)
+    for name in ("c", "d"):
+        servers.begin(name)
+    servers.ready()
+    (gates / "between").touch()
+    assert application.answer(job) == [1_000 * maps, True]
+    assert told(gates, "map") == dict.fromkeys(range(maps), 2)
 
 
 def succeeded(events: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

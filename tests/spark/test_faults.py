@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from application_support import LONG, begun, tasks, told
+from application_support import LONG, all_copies_are_lost, begun, tasks, told
 from conftest import Place
 from waiting import until
 
@@ -69,17 +69,7 @@ def test_all_copies_are_lost_and_the_maps_run_again(
     place = new_place()
     servers = place.serve("a", "b")
     application = place.application()
-    job = application.begin("kept", str(gates), MAPS, PARTITIONS)
-    until((gates / "between-begun").exists, application.said, LONG)
-    for name in ("a", "b"):
-        servers.kill(name)
-    for name in ("c", "d"):
-        servers.begin(name)
-    servers.ready()
-    (gates / "between").touch()
-    assert application.answer(job) == [1_000 * MAPS, True]
-    # Each of them once more, and not more often.
-    assert told(gates, "map") == dict.fromkeys(range(MAPS), 2)
+    all_copies_are_lost(application, gates, servers, MAPS, PARTITIONS)
     application.stop()
 
 

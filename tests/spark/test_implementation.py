@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from application_support import JAR, LONG, Application, told
+from application_support import JAR, LONG, Application, all_copies_are_lost
 from conftest import Place
-from waiting import until
 
 WHERE, DIGEST = "spark.treadle.implementation", "spark.treadle.implementation.sha256"
 USED = "spark.treadle.implementation.used"
@@ -81,16 +80,7 @@ def test_what_is_lost_runs_again_with_a_loaded_one_beside_that_of_the_class_path
     application = place.application(named(copied(tmp_path / "9.jar", version="9.0")))
     gates = tmp_path / "gates"
     gates.mkdir()
-    job = application.begin("kept", str(gates), MAPS, PARTITIONS)
-    until((gates / "between-begun").exists, application.said, LONG)
-    for name in ("a", "b"):
-        servers.kill(name)
-    for name in ("c", "d"):
-        servers.begin(name)
-    servers.ready()
-    (gates / "between").touch()
-    assert application.answer(job) == [1_000 * MAPS, True]
-    assert told(gates, "map") == dict.fromkeys(range(MAPS), 2)
+    all_copies_are_lost(application, gates, servers, MAPS, PARTITIONS)
 
 
 def test_executors_that_cannot_read_the_jar_get_it_from_the_driver(

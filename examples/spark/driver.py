@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from queries import TABLES, plain
+from queries import plain
 
 
 def main() -> None:
@@ -20,8 +21,8 @@ def main() -> None:
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    for table in TABLES:
-        spark.read.parquet(f"{data}/{table}.parquet").createOrReplaceTempView(table)
+    for table in Path(data).glob("*.parquet"):
+        spark.read.parquet(str(table)).createOrReplaceTempView(table.stem)
     port = spark.sparkContext.getConf().get("spark.driver.port")
     print("answer", json.dumps(port), flush=True)
     for line in sys.stdin:

@@ -49,8 +49,8 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo run-demo example-datafusion wheels test test-rust test-python test-wheels test-pythons test-registries test-remote test-coordinator test-postgresql test-container test-yarn test-ray test-tensors test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-coordinator bench-scaling bench-builds bench-readme \
-	test-races fuzz soak lines page spark test-spark test-spark-part without-spark bench-spark demo-spark run-demo-spark demo-coordinator run-demo-coordinator \
+.PHONY: help demo run-demo example-datafusion wheels jar test-jar test test-rust test-python test-wheels test-pythons test-registries test-remote test-coordinator test-postgresql test-container test-yarn test-ray test-tensors test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-coordinator bench-scaling bench-builds bench-readme \
+	test-races fuzz soak lines page spark test-spark test-spark-part without-spark bench-spark bench-tpcds demo-spark run-demo-spark demo-coordinator run-demo-coordinator \
 	build build-optimised lint fmt lock clean check-python check-cargo
 
 help: ## list the targets
@@ -108,6 +108,13 @@ page: $(if $(NODE),$(NODE)/installed.stamp) ## build the page of a cluster into 
 
 spark: $(SPARK_JAR) ## build the jar for Spark, with the native library of this machine; needs a JDK (17) and Maven
 
+jar: $(INSTALLED) .venv-spark-3.5.9/installed.stamp | check-cargo ## build the jar for Spark that is published, for x86_64 and aarch64, into dist/; needs a JDK (17) and Maven
+	$(VENV_PY) packaging/jar.py
+
+test-jar: $(BUILT) jar ## run some of Spark's tests with that jar, on a Java for aarch64 that QEMU runs
+	JAVA_HOME=$$($(VENV_PY) packaging/emulated_java.py) TREADLE_SPARK_PYTHON=$(abspath $(SPARK_PY)) TREADLE_SPARK_JAR=$(abspath dist/treadle-spark.jar) \
+		$(VENV_PY) -m pytest --timeout 900 tests/spark/test_part.py -k "returns or objects" $(ARGS)
+
 test-spark: $(BUILT) $(SPARK_JAR) .venv-spark-$(SPARK)/installed.stamp ## run Spark on the shuffle service, with faults; needs a JDK and Maven
 	TREADLE_SPARK_PYTHON=$(abspath $(SPARK_PY)) TREADLE_SPARK_JAR=$(abspath $(SPARK_JAR)) $(VENV_PY) -m pytest --durations=20 -o faulthandler_timeout=600 tests/spark $(ARGS)
 
@@ -116,6 +123,10 @@ test-spark-part: $(BUILT) $(SPARK_JAR) .venv-spark-$(SPARK)/installed.stamp ## r
 
 bench-spark: $(BUILT) $(SPARK_JAR) .venv-spark-$(SPARK)/installed.stamp ## measure Spark on the shuffle service beside stock's own shuffle
 	TREADLE_SPARK_PYTHON=$(abspath $(SPARK_PY)) TREADLE_SPARK_JAR=$(abspath $(SPARK_JAR)) $(VENV_PY) bench/spark/run.py $(ARGS)
+
+bench-tpcds: $(BUILT) $(SPARK_JAR) .venv-spark-$(SPARK)/installed.stamp ## run TPC-DS on Spark's own shuffle and on the shuffle service (ARGS: queries, --scale, --rounds, --data)
+	$(PIP_INSTALL) -r requirements/tpcds.lock
+	TREADLE_SPARK_PYTHON=$(abspath $(SPARK_PY)) TREADLE_SPARK_JAR=$(abspath $(SPARK_JAR)) $(VENV_PY) bench/spark/tpcds.py $(ARGS)
 
 demo-spark: ## run TPC-H on Spark and the shuffle service, with losses, and write a report; needs a JDK (17) and Maven
 	@$(MAKE) --no-print-directory $(if $(wildcard $(INSTALLED)),,VENV=$(VENV)-demo LOCK=demo) run-demo-spark
@@ -251,9 +262,9 @@ fmt: $(INSTALLED) ## format the Rust and Python sources
 
 lock: $(INSTALLED) ## write the lock files anew from pyproject.toml (ARGS=--upgrade for newer releases)
 	$(VENV_PY) -m pip install --quiet uv==0.13.9
-	set -e; for lock in bootstrap dev demo demo-coordinator demo-spark image peers guides postgresql tensors coiled pythons oldest page; do \
+	set -e; for lock in bootstrap dev demo demo-coordinator demo-spark image peers guides postgresql tpcds tensors coiled pythons oldest page; do \
 		case $$lock in dev) from="--extra demo --extra cluster --extra ipython --extra coordinator --group dev pyproject.toml";; \
-			demo) from="-c requirements/dev.lock --extra demo --extra cluster --group build pyproject.toml";; demo-coordinator) from="-c requirements/dev.lock --extra coordinator pyproject.toml";; image) from="-c requirements/dev.lock --extra cluster pyproject.toml requirements/image.in";; demo-spark|peers|guides|postgresql|tensors|pythons) from="-c requirements/dev.lock requirements/$$lock.in";; oldest) from="--no-deps requirements/oldest.in";; *) from=requirements/$$lock.in;; esac; \
+			demo) from="-c requirements/dev.lock --extra demo --extra cluster --group build pyproject.toml";; demo-coordinator) from="-c requirements/dev.lock --extra coordinator pyproject.toml";; image) from="-c requirements/dev.lock --extra cluster pyproject.toml requirements/image.in";; demo-spark|peers|guides|postgresql|tpcds|tensors|pythons) from="-c requirements/dev.lock requirements/$$lock.in";; oldest) from="--no-deps requirements/oldest.in";; *) from=requirements/$$lock.in;; esac; \
 		$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
 			--no-emit-index-url --custom-compile-command "make lock" $(ARGS) \
 			--output-file requirements/$$lock.lock $$from; \

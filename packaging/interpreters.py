@@ -16,12 +16,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import debian
+
 ROOT = Path(__file__).parents[1]
-# Seconds for a download.
-_PATIENCE = 300
 CACHE = ROOT / ".cache" / "pythons"
 RELEASE = "forky"
-KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 # The versions that the release has.
 VERSIONS = ("3.14", "3.15")
@@ -57,50 +56,21 @@ def find(version: str) -> Path | None:
 
 def _unpacked(version: str) -> Path | None:
     """The interpreter of a version, or None where Debian's packages cannot be had."""
-    if not (KEYRING.exists() and shutil.which("apt-get") and shutil.which("dpkg-deb")):
+    if not debian.reachable():
         return None
     place = CACHE / version
     python = place / "usr" / "bin" / f"python{version}"
     if not (place / "complete").exists():
         shutil.rmtree(place, ignore_errors=True)
         try:
-            _download(place, [name.format(version) for name in OF_PYTHON] + list(LIBRARIES))
+            packages = [name.format(version) for name in OF_PYTHON] + list(LIBRARIES)
+            debian.unpack(place, packages, RELEASE)
             _use_own_libraries(place, python)
         except (subprocess.SubprocessError, OSError) as error:
             print(f"Python {version} could not be had from Debian: {error}", flush=True)
             return None
         (place / "complete").touch()
     return python
-
-
-def _download(place: Path, packages: list[str]) -> None:
-    apt = place / "apt"
-    archives = place / "archives"
-    for folder in (apt / "lists" / "partial", apt / "cache" / "archives" / "partial", archives):
-        folder.mkdir(parents=True)
-    # The machine's own packages do not matter.
-    (apt / "status").touch()
-    (apt / "sources.list").write_text(
-        f"deb [signed-by={KEYRING}] http://deb.debian.org/debian {RELEASE} main\n"
-    )
-    (apt / "apt.conf").write_text(
-        f'Dir::State "{apt}";\nDir::State::status "{apt}/status";\nDir::State::Lists "{apt}/lists";\n'
-        f'Dir::Cache "{apt}/cache";\nDir::Etc::sourcelist "{apt}/sources.list";\n'
-        'Dir::Etc::sourceparts "-";\nAPT::Sandbox::User "root";\nAcquire::Retries "3";\n'
-    )
-    environment = {**os.environ, "APT_CONFIG": str(apt / "apt.conf")}
-    for command in (["update"], ["download", *packages]):
-        subprocess.run(
-            ["apt-get", "--quiet=2", *command],
-            check=True,
-            env=environment,
-            cwd=archives,
-            timeout=_PATIENCE,
-        )
-    for archive in archives.iterdir():
-        subprocess.run(["dpkg-deb", "--extract", archive, place], check=True)
-    shutil.rmtree(apt)
-    shutil.rmtree(archives)
 
 
 def _use_own_libraries(place: Path, python: Path) -> None:

@@ -113,7 +113,7 @@ jar: $(INSTALLED) .venv-spark-3.5.9/installed.stamp | check-cargo ## build the j
 
 test-jar: $(BUILT) jar ## run some of Spark's tests with that jar, on a Java for aarch64 that QEMU runs
 	JAVA_HOME=$$($(VENV_PY) packaging/emulated_java.py) TREADLE_SPARK_PYTHON=$(abspath $(SPARK_PY)) TREADLE_SPARK_JAR=$(abspath dist/treadle-spark.jar) \
-		$(VENV_PY) -m pytest --timeout 900 tests/spark/test_part.py -k "returns or objects" $(ARGS)
+		$(VENV_PY) -m pytest --timeout 900 -o faulthandler_timeout=900 tests/spark/test_part.py -k "returns or objects" $(ARGS)
 
 test-spark: $(BUILT) $(SPARK_JAR) .venv-spark-$(SPARK)/installed.stamp ## run Spark on the shuffle service, with faults; needs a JDK and Maven
 	TREADLE_SPARK_PYTHON=$(abspath $(SPARK_PY)) TREADLE_SPARK_JAR=$(abspath $(SPARK_JAR)) $(VENV_PY) -m pytest --durations=20 -o faulthandler_timeout=600 tests/spark $(ARGS)

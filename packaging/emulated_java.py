@@ -13,8 +13,9 @@ import debian
 CACHE = Path(__file__).parents[1] / ".cache" / "aarch64"
 RELEASE = "bookworm"
 JAVA = ("openjdk-17-jre-headless", "libc6", "libgcc-s1", "libstdc++6", "zlib1g")
+# Java's own helper that starts programs is for aarch64, too.
 START = """#!/bin/sh
-exec {emulator} -L {root} {java}/bin/java "$@"
+exec {emulator} -L {root} {java}/bin/java -Djdk.lang.Process.launchMechanism=FORK "$@"
 """
 
 

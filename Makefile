@@ -50,7 +50,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo run-demo example-datafusion wheels jar test-jar test test-rust test-python test-wheels test-pythons test-registries test-remote test-coordinator test-postgresql test-container test-yarn test-ray test-tensors test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-coordinator bench-scaling bench-builds bench-readme \
-	test-races fuzz soak lines page spark test-spark test-spark-part without-spark bench-spark bench-tpcds demo-spark run-demo-spark demo-coordinator run-demo-coordinator \
+	test-races fuzz soak lines page spark test-spark test-spark-part test-spark-suites without-spark bench-spark bench-tpcds demo-spark run-demo-spark demo-coordinator run-demo-coordinator \
 	build build-optimised lint fmt lock clean check-python check-cargo
 
 help: ## list the targets
@@ -120,6 +120,9 @@ test-spark: $(BUILT) $(SPARK_JAR) .venv-spark-$(SPARK)/installed.stamp ## run Sp
 
 test-spark-part: $(BUILT) $(SPARK_JAR) .venv-spark-$(SPARK)/installed.stamp ## run the part of that which belongs to `make test`
 	TREADLE_SPARK_PYTHON=$(abspath $(SPARK_PY)) TREADLE_SPARK_JAR=$(abspath $(SPARK_JAR)) $(VENV_PY) -m pytest --durations=5 tests/spark/test_part.py $(ARGS)
+
+test-spark-suites: $(BUILT) $(SPARK_JAR) .venv-spark-3.5.9/installed.stamp ## run Spark's own tests of shuffles and of adaptive execution on the shuffle service (ARGS: names of suites)
+	TREADLE_SPARK_HOME=$(abspath $(SPARK_SITE)) TREADLE_SPARK_JAR=$(abspath $(SPARK_JAR)) $(VENV_PY) tests/spark/suites/run.py $(ARGS)
 
 bench-spark: $(BUILT) $(SPARK_JAR) .venv-spark-$(SPARK)/installed.stamp ## measure Spark on the shuffle service beside stock's own shuffle
 	TREADLE_SPARK_PYTHON=$(abspath $(SPARK_PY)) TREADLE_SPARK_JAR=$(abspath $(SPARK_JAR)) $(VENV_PY) bench/spark/run.py $(ARGS)

@@ -123,6 +123,12 @@ impl Rows {
         self.count == 0
     }
 
+    /// Bytes that they took on their way: as they are kept, compressed or not. So much is what their writers were told of
+    /// their sizes.
+    pub fn stored(&self) -> u64 {
+        self.rows.stored()
+    }
+
     /// Each row, without a copy.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let kind = self.kind;

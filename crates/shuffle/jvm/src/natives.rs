@@ -521,6 +521,16 @@ extern "system" fn Java_io_treadle_spark_service_Native_pieces<'local>(
 }
 
 #[unsafe(no_mangle)]
+extern "system" fn Java_io_treadle_spark_service_Native_stored<'local>(
+    mut env: EnvUnowned<'local>,
+    _class: JClass<'local>,
+    rows: jlong,
+) -> jlong {
+    env.with_env(|_| Ok(ROWS.get(rows)?.stored().cast_signed()))
+        .resolve::<Throws>()
+}
+
+#[unsafe(no_mangle)]
 extern "system" fn Java_io_treadle_spark_service_Native_release<'local>(
     mut env: EnvUnowned<'local>,
     _class: JClass<'local>,

@@ -69,6 +69,11 @@ impl ReadRows {
         self.pieces.iter().map(|piece| piece.bytes).sum()
     }
 
+    /// Bytes of all rows as they came, compressed or not.
+    pub fn stored(&self) -> u64 {
+        self.pieces.iter().map(ReadPiece::stored).sum()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }

@@ -147,6 +147,9 @@ final class Native {
   /** Address, bytes and map of each piece, in the order of the maps. Before each row are eight bytes. */
   static native long[] pieces(long rows);
 
+  /** The bytes that rows took on their way, compressed or not. */
+  static native long stored(long rows);
+
   /** Frees rows that were read. Their addresses are not valid any more. */
   static native void release(long rows);
 }

@@ -137,11 +137,7 @@ final class ServiceReader<K, C> implements ShuffleReader<K, C> {
         rows = read;
         pieces = Native.pieces(rows);
       }
-      long bytes = 0;
-      for (int piece = 0; piece < pieces.length; piece += 3) {
-        bytes += pieces[piece + 1];
-      }
-      metrics.incRemoteBytesRead(bytes);
+      metrics.incRemoteBytesRead(Native.stored(read));
       metrics.incRemoteBlocksFetched(pieces.length / 3);
     }
 

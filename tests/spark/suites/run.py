@@ -1,0 +1,119 @@
+"""Run Spark's own tests of shuffles and of adaptive execution on the shuffle service: ``make test-spark-suites``.
+
+They are those of Spark 3.5.9, whose jars Maven Central has. ``KNOWN`` has each test that fails, with its reason: another
+one that fails, or one of these that passes, is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "spark"))
+
+from service import Service
+
+HERE = Path(__file__).parent
+JAR = os.environ["TREADLE_SPARK_JAR"]
+# The folder of PyPI's pyspark 3.5.9, from whose jars executors start.
+HOME = os.environ["TREADLE_SPARK_HOME"]
+LONGEST = 3000
+
+NO_FILES = "it looks for the local files of Spark's own shuffle"
+KNOWN = {
+    "org.apache.spark.TreadleShuffleSuite": {
+        "shuffle with different compression settings (SPARK-3426)": NO_FILES,
+        "[SPARK-4085] rerun map stage if reduce stage cannot find its local shuffle file": NO_FILES,
+        "cannot find its local shuffle file if no execution of the stage and rerun shuffle": NO_FILES,
+        "SPARK-36206: shuffle checksum detect disk corruption": NO_FILES,
+    },
+    "org.apache.spark.sql.execution.adaptive.AdaptiveQueryExecSuite": {},
+}
+# What Spark's build gives its tests, so that Java 17 lets them in.
+OPENED = (
+    *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util"),
+    *("java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs"),
+    *("sun.security.action", "sun.util.calendar"),
+)  # fmt: skip
+
+
+def main() -> None:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="treadle-suites-")))
+        listed = folder / "classpath"
+        maven = ("mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), "dependency:build-classpath")
+        subprocess.run([*maven, f"-Dmdep.outputFile={listed}"], check=True)
+        classes = folder / "classes"
+        sources = list(map(str, HERE.glob("src/**/*.java")))
+        subprocess.run(
+            ["javac", "-nowarn", "-cp", listed.read_text(), "-d", classes, *sources], check=True
+        )
+        service = Service(stack, folder)
+        settings = {
+            "spark.shuffle.manager": "io.treadle.spark.TreadleShuffleManager",
+            "spark.treadle.servers": service.address,
+            "spark.treadle.secretFile": str(service.secret),
+        }
+        path = os.pathsep.join([str(classes), JAR, listed.read_text()])
+        wrong = [
+            line
+            for suite in sys.argv[1:] or KNOWN
+            for line in run(suite, folder, path, settings, KNOWN.get(suite, {}))
+        ]
+    for line in wrong:
+        print(line)
+    raise SystemExit(1 if wrong else 0)
+
+
+def run(
+    suite: str, folder: Path, path: str, settings: dict[str, str], known: dict[str, str]
+) -> list[str]:
+    """Run a suite. Returns what is wrong with its outcome."""
+    report = folder / f"{suite}.txt"
+    given = {**settings, "spark.testing": "true", "spark.test.home": HOME}
+    command = [
+        *("java", "-Xmx3g", "-cp", path, "-Djdk.reflect.useDirectMethodHandle=false"),
+        *(f"--add-opens=java.base/{one}=ALL-UNNAMED" for one in OPENED),
+        *(f"-D{name}={value}" for name, value in given.items()),
+        *("org.scalatest.tools.Runner", "-R", str(folder / "classes"), "-fW", str(report), "-s", suite),
+    ]  # fmt: skip
+    # Executors are started with Spark's own scripts, which take the tests from here.
+    environment = {
+        **os.environ,
+        "SPARK_HOME": HOME,
+        "SPARK_SCALA_VERSION": "2.12",
+        "SPARK_TESTING": "1",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DIST_CLASSPATH": path,
+    }
+    with (folder / f"{suite}.log").open("w") as log:
+        subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            timeout=LONGEST,
+            check=False,
+        )
+    text = report.read_text() if report.exists() else ""
+    ran = set(re.findall(r"^- (.*?)(?: \*\*\* FAILED \*\*\*.*)?$", text, re.MULTILINE))
+    failed = set(re.findall(r"^- (.*) \*\*\* FAILED \*\*\*", text, re.MULTILINE))
+    print(f"{suite}: {len(ran - failed)} passed, {len(failed)} failed", flush=True)
+    for name in sorted(failed & known.keys()):
+        print(f"  as expected: {name}: {known[name]}")
+    if "Run completed" not in text:
+        return [f"{suite} did not complete:\n{(folder / f'{suite}.log').read_text()[-4000:]}"]
+    details = dict(re.findall(r"^- (.*) \*\*\* FAILED \*\*\*.*\n((?: .*\n)*)", text, re.MULTILINE))
+    return [f"{suite}: {name} failed:\n{details.get(name, '')}" for name in sorted(failed - known.keys())] + [
+        f"{suite}: {name} does not fail" for name in sorted(known.keys() - failed)
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -73,8 +73,8 @@ test: test-rust test-python $(if $(shell command -v java),test-spark-part,withou
 without-spark:
 	@echo "There is no Java: Spark's part of the tests is left out (Debian and Ubuntu: apt install default-jdk-headless maven)"
 
-test-rust: $(INSTALLED) ## run the tests of the crates
-	cargo test --workspace --features treadle-python/testing --locked --no-fail-fast
+test-rust: $(INSTALLED) ## run the tests of the crates (PROPTEST_RNG_SEED: other cases than usual)
+	PROPTEST_RNG_SEED=$${PROPTEST_RNG_SEED:-1} cargo test --workspace --features treadle-python/testing --locked --no-fail-fast
 
 test-python: $(BUILT) ## run the tests of the Python package (ARGS: pytest's)
 	$(VENV_PY) -m pytest --durations=20 -n 2 --dist loadfile --ignore=tests/cluster --ignore=tests/docs/test_blocks.py $(ARGS)

@@ -32,11 +32,8 @@ use std::thread::{Thread, ThreadId, park_timeout};
 use std::time::{Duration, Instant};
 
 use crate::thread::lock;
-use crate::wait::{Early, Wait};
+use crate::wait::{Early, LOOK, Wait};
 use crate::wake::Timer;
-
-/// The standby thread looks at least this often.
-const LOOK: Duration = Duration::from_secs(1);
 
 thread_local! {
     static IS_BUSY: Cell<bool> = const { Cell::new(false) };
@@ -81,6 +78,8 @@ pub struct Leadership {
     handover: Handover,
     state: Mutex<State>,
     standby: Option<Standby>,
+    /// Whoever waits looks at least this often.
+    look: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -143,7 +142,15 @@ impl Leadership {
             handover,
             state: Mutex::default(),
             standby: None,
+            look: LOOK,
         }
+    }
+
+    /// Those who follow look so often, and not each second, for what they were not called for.
+    #[must_use]
+    pub fn with_look(mut self, look: Duration) -> Self {
+        self.look = look;
+        self
     }
 
     /// Nobody leads; a thread [stands by](Leadership::stand_by), which takes over when nobody has led
@@ -170,6 +177,7 @@ impl Leadership {
                 timer,
                 interrupt: Box::new(interrupt),
             }),
+            look: LOOK,
         })
     }
 
@@ -223,7 +231,7 @@ impl Leadership {
             // Asked once it follows: who made it so before did not know whom to unpark.
             let mut is_done = done();
             if !is_done {
-                park_timeout(wait.look());
+                park_timeout(wait.look_within(self.look));
                 is_done = done();
             }
             let is_called = following.end();
@@ -262,7 +270,7 @@ impl Leadership {
         };
         loop {
             let Some(_leader) = self.stand_in(standby) else {
-                standby.timer.wait(LOOK);
+                standby.timer.wait(self.look);
                 continue;
             };
             while lock(&self.state).followers.is_empty() {

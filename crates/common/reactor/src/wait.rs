@@ -9,7 +9,7 @@ use crate::thread::lock;
 /// A waiting thread looks at least this often whether it was interrupted.
 const INTERRUPT: Duration = Duration::from_millis(25);
 /// And this often for what it waits for, should nobody wake it.
-const LOOK: Duration = Duration::from_secs(1);
+pub(crate) const LOOK: Duration = Duration::from_secs(1);
 
 /// How long to wait, and what may interrupt it.
 pub struct Wait<'a> {
@@ -91,9 +91,14 @@ impl Wait<'_> {
 
     /// How long to sleep before it is time to look whether it has ended.
     pub fn look(&self) -> Duration {
+        self.look_within(LOOK)
+    }
+
+    /// The same, where it is time after `idle` if nobody is to be asked.
+    pub(crate) fn look_within(&self, idle: Duration) -> Duration {
         let most = match self.interrupted {
             Some(_) => INTERRUPT,
-            None => LOOK,
+            None => idle,
         };
         match self.deadline {
             Some(deadline) => deadline.saturating_duration_since(Instant::now()).min(most),

@@ -12,6 +12,8 @@ use treadle_reactor::{Early, Wait};
 use treadle_sim_kernel::Random;
 
 const SOON: Duration = Duration::from_secs(30);
+/// How often those look whom nothing but a call should wake.
+const NEVER: Duration = Duration::from_secs(3600);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -176,7 +178,7 @@ fn nobody_is_forgotten_whatever_ends_a_wait() {
 #[test]
 fn a_follower_leads_when_the_leader_stops_or_panics() {
     for panics in [false, true] {
-        let leadership = Leadership::new(Handover::Next);
+        let leadership = Leadership::new(Handover::Next).with_look(NEVER);
         let followers = AtomicUsize::new(0);
         scope(|scope| {
             let leader = leadership.try_lead().unwrap();
@@ -199,17 +201,15 @@ fn a_follower_leads_when_the_leader_stops_or_panics() {
                 }
             }));
             assert_eq!(stopped.is_err(), panics);
-            let began = Instant::now();
+            // It was called: nothing else wakes it in time.
             assert!(follower.join().unwrap());
-            // It was called: nothing else wakes it within a second.
-            assert!(began.elapsed() < Duration::from_millis(900));
         });
     }
 }
 
 #[test]
 fn all_followers_look_where_all_are_called() {
-    let leadership = Leadership::new(Handover::All);
+    let leadership = Leadership::new(Handover::All).with_look(NEVER);
     let rounds = AtomicUsize::new(0);
     let following = AtomicUsize::new(0);
     scope(|scope| {
@@ -230,12 +230,10 @@ fn all_followers_look_where_all_are_called() {
             std::thread::yield_now();
         }
         rounds.store(1, Ordering::SeqCst);
-        let began = Instant::now();
         drop(leader);
         for follower in followers {
             follower.join().unwrap();
         }
-        assert!(began.elapsed() < Duration::from_millis(900));
     });
 }
 

@@ -12,19 +12,32 @@ use std::time::{Duration, Instant};
 use treadle_reactor::thread::lock;
 
 /// A thread that is at the same thing for longer is stuck.
-pub(super) const GRACE: Duration = Duration::from_millis(250);
+const GRACE: Duration = Duration::from_millis(250);
 /// Nobody processes anything.
 pub(super) const NOTHING: u64 = 0;
 
 /// What is processed now, by number.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Delivery {
+    pub(super) grace: Duration,
     /// A thread that moves bytes is at [`NOTHING`]; whoever makes it so leads alone.
     present: AtomicU64,
     count: AtomicU64,
     /// What somebody saw first, and when.
     seen: Mutex<Option<(u64, Instant)>>,
     is_watched: AtomicBool,
+}
+
+impl Default for Delivery {
+    fn default() -> Self {
+        Self {
+            grace: GRACE,
+            present: AtomicU64::default(),
+            count: AtomicU64::default(),
+            seen: Mutex::default(),
+            is_watched: AtomicBool::default(),
+        }
+    }
 }
 
 impl Delivery {
@@ -61,7 +74,7 @@ impl Delivery {
         let mut seen = lock(&self.seen);
         match *seen {
             Some((number, since)) if number == present => {
-                (now.saturating_duration_since(since) >= GRACE).then_some(present)
+                (now.saturating_duration_since(since) >= self.grace).then_some(present)
             }
             _ => {
                 *seen = Some((present, now));

@@ -9,8 +9,7 @@ use treadle_reactor::leader::{Busy, Leader};
 use treadle_reactor::thread::lock;
 
 #[cfg(doc)]
-use super::delivery::Delivery;
-use super::delivery::{GRACE, NOTHING};
+use super::delivery::{Delivery, NOTHING};
 use super::engine::Engine;
 use super::error::ClientError;
 use super::{Client, Event};
@@ -153,7 +152,7 @@ impl<T> Client<T> {
     /// Has the event loop look after a while whether the thread that leads is stuck.
     fn have_watched(&self) {
         if self.delivery.is_to_be_watched() {
-            self.notifier.look_in(GRACE);
+            self.notifier.look_in(self.delivery.grace);
         }
     }
 

@@ -43,7 +43,7 @@ pub use treadle_scheduler::Stuck;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_client::{Core, Effect, Effects};
@@ -193,6 +193,13 @@ impl<T> Client<T> {
     /// The scheduler's address.
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// A thread that is at the same thing for so long, and not for a quarter of a second, is stuck: another one leads.
+    #[must_use]
+    pub fn with_grace(mut self, grace: Duration) -> Self {
+        self.delivery.grace = grace;
+        self
     }
 
     /// The id of the scheduler's cluster.

@@ -35,12 +35,12 @@ fn bytes_only() -> Options {
     }
 }
 
-/// Two stripes, and a short patience.
+/// Two stripes.
 fn two_stripes() -> Options {
     Options {
         pair: Config {
             stripes: Some(2),
-            timeout: Duration::from_secs(2),
+            timeout: Duration::from_secs(10),
             ..Config::default()
         },
         ..bytes_only()
@@ -272,7 +272,7 @@ fn a_control_connection_that_is_cut_ends_both_sides_by_name() {
         // In the middle of a large one.
         let net = Net::new(&bytes_only(), |connection, _| Fate {
             // So slow that a busy machine does not matter, and several trials fit into the object.
-            rate: is_stripe(connection).then_some(4 << 20),
+            rate: is_stripe(connection).then_some(512 << 10),
             ..Fate::default()
         });
         let (from, to) = net.sides(way);
@@ -318,7 +318,7 @@ fn a_silent_network_is_an_error_within_the_timeout() {
 fn a_stripe_that_stalls_is_replaced() {
     let options = Options {
         pair: Config {
-            timeout: Duration::from_secs(1),
+            timeout: Duration::from_secs(4),
             ..two_stripes().pair
         },
         ..bytes_only()
@@ -448,7 +448,8 @@ impl Drop for Owner {
 fn memory_that_was_given_back_is_not_written() {
     for cut in [false, true] {
         let net = Net::new(&bytes_only(), |connection, _| Fate {
-            rate: is_stripe(connection).then_some(4 << 20),
+            // So slow that it is not through when the sender changes its mind.
+            rate: is_stripe(connection).then_some(256 << 10),
             ..Fate::default()
         });
         let sending = net.client.send(1, &[body(32 * MIB)]).unwrap();
@@ -485,19 +486,22 @@ fn more_stripes_are_opened_where_single_sockets_are_slow() {
         });
         let (from, to) = net.sides(way);
         let data = body(40 * MIB);
-        let sending = from.send(1, std::slice::from_ref(&data)).unwrap();
-        let incoming = to.next(&mut soon()).unwrap();
-        incoming.accept(Vec::new()).unwrap();
-        let mut most = 0;
         let start = Instant::now();
-        while !sending.is_done() {
-            assert!(start.elapsed() < LONG, "it does not arrive");
-            most = most.max(from.stats().pair.stripes);
-            std::thread::sleep(Duration::from_millis(5));
+        let mut most = 0;
+        // Noise on the processors can have a trial look as if it brought nothing.
+        while most < 4 {
+            assert!(start.elapsed() < LONG, "{most} stripes");
+            let sending = from.send(1, std::slice::from_ref(&data)).unwrap();
+            let incoming = to.next(&mut soon()).unwrap();
+            incoming.accept(Vec::new()).unwrap();
+            while !sending.is_done() {
+                assert!(start.elapsed() < LONG, "it does not arrive");
+                most = most.max(from.stats().pair.stripes);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            incoming.wait(&mut soon()).unwrap();
+            assert!(incoming.take().unwrap().frames[0].as_slice() == data);
         }
-        incoming.wait(&mut soon()).unwrap();
-        assert!(incoming.take().unwrap().frames[0].as_slice() == data);
-        assert!(most >= 4, "{most} stripes");
     }
 }
 

@@ -520,7 +520,7 @@ fn closing_tells_everybody_and_frees_the_port() {
     let address: Address = cluster.address().clone();
     cluster.server.close();
     client.wait_for_end();
-    assert!(cluster.server.wait(Some(Duration::from_secs(1))));
+    assert!(cluster.server.wait(Some(Duration::from_secs(60))));
     cluster
         .swarm
         .wait_for("the worker is told", |seen| !seen.left.is_empty());

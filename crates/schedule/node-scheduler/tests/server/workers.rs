@@ -156,7 +156,7 @@ fn out_of_memory_has_a_name_of_its_own() {
 #[test]
 fn a_worker_that_says_nothing_is_lost() {
     let cluster = Cluster::with(0, |options| {
-        options.worker_timeout = Duration::from_millis(1500);
+        options.worker_timeout = Duration::from_secs(5);
     });
     cluster.swarm.add(Profile {
         breathes: false,

@@ -32,7 +32,7 @@ fn whole_shuffle(workers: u32, shares_memory: bool, rows: u32) {
     // Connections pass descriptors when they have been open for a moment.
     let mut receipts = cluster.transfer(&maps[..3], 1);
     if shares_memory {
-        thread::sleep(Duration::from_millis(300));
+        thread::sleep(Duration::from_secs(2));
     }
     receipts.extend(cluster.transfer(&maps[3..], 1));
     assert!(
@@ -410,8 +410,12 @@ fn lose_one_copy_after_the_other(target: u64, codec: Option<Codec>) {
         kept(&cluster) >= 2 * stored
     });
     cluster.compare(&maps, 16, generation);
-    // The copy is adopted when it is compared, a moment after its last batch came.
-    thread::sleep(Duration::from_millis(300));
+    // The copies are adopted when they are compared, a moment after their last batch came.
+    let mut adopted = 0;
+    while adopted != cluster.adopted() || adopted == 0 {
+        adopted = cluster.adopted();
+        thread::sleep(Duration::from_secs(1));
+    }
     cluster.lose(2);
     cluster.compare(&maps, 16, generation);
     assert!(cluster.invalidated.try_recv().is_err(), "no map runs again");
@@ -551,7 +555,7 @@ fn who_asks_for_much_and_takes_nothing_takes_little_memory() {
 #[test]
 fn what_comes_slowly_is_not_asked_for_again() {
     let config = Config {
-        hedge: Duration::from_millis(1_500),
+        hedge: Duration::from_secs(3),
         ..Config::default()
     };
     let cluster = Cluster::slow(3, &config);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Bytes that come at once, and the pause after them.
 const SOME: usize = 16 << 10;
-const PAUSE: Duration = Duration::from_millis(10);
+const PAUSE: Duration = Duration::from_millis(15);
 
 /// Passes connections on to an address. What comes back from there comes slowly.
 pub(super) fn pass_on(listener: TcpListener, target: String) {

@@ -199,7 +199,7 @@ fn what_another_process_has_adopted_outlives_the_one_that_wrote_it() {
     let (directory, _) = stores("adopted");
     let location = format!("file://{}", directory.path().display());
     let location = location.parse().unwrap();
-    let lease = Duration::from_secs(1);
+    let lease = Duration::from_secs(4);
     let [writer, adopter, other] = [(); 3].map(|()| open(&location, lease));
     let content = bytes(PART + 1);
     let folder = writer.folder().unwrap();

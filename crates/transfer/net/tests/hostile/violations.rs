@@ -448,7 +448,7 @@ fn offers_may_be_cancelled_for_ever() {
 fn who_says_nothing_more_is_silent() {
     let options = Options {
         pair: Config {
-            timeout: Duration::from_secs(1),
+            timeout: Duration::from_secs(5),
             ..Config::default()
         },
         ..Options::default()

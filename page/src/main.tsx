@@ -9,6 +9,7 @@ import { isReport, report, type Report } from "./held";
 import { health, heard, life, overview, replaced, watch } from "./link";
 import { writing } from "./parts/small";
 import { bare, go, href, route } from "./route";
+import { Casts } from "./views/casts";
 import { Groups } from "./views/groups";
 import { Logs } from "./views/logs";
 import { Overview } from "./views/overview";
@@ -31,6 +32,7 @@ const VIEWS = [
   { id: "profile", title: "Profile", key: "7", view: Profile },
   { id: "logs", title: "Logs", key: "8", view: Logs },
   { id: "task", title: "Task", key: "9", view: Task },
+  { id: "casts", title: "Casts", key: "0", view: Casts },
 ] as const;
 /** Those of a process of the shuffle service. */
 const OF_SERVICE = [{ id: "service", title: "Shuffle service", key: "1", view: Service }] as const;
@@ -159,7 +161,7 @@ function About() {
 }
 
 const KEYS: [string, string][] = [
-  ["1 … 9", "the views"],
+  ["1 … 9 0", "the views"],
   ["/", "find a task by its key"],
   ["t", "light or dark"],
   ["?", "this help"],

@@ -183,6 +183,25 @@ export interface Server {
   counts?: Record<string, number>;
 }
 
+/** One call, or the same values, for many workers. */
+export interface Cast {
+  client?: number;
+  number?: number;
+  what?: string;
+  /** Of what each worker gets. */
+  bytes?: number;
+  /** Workers that are done with it. */
+  receivers?: number;
+  /** Workers that are known not to be, after a second. */
+  running?: number;
+  from?: Ns;
+  seconds?: number;
+  /** Until the last worker that is done had all of it, and its turn. */
+  given_seconds?: number;
+  /** Bytes that all of them got in a second of that. */
+  rate?: number;
+}
+
 export interface Failure {
   key?: string;
   group?: string;
@@ -245,6 +264,9 @@ export interface Overview {
   /** The same of the whole run. */
   whole?: Series;
   shuffles?: Shuffle[];
+  /** Those that go on, then the latest. */
+  casts?: Cast[];
+  more_casts?: number;
   /** Those that have run longest. */
   running?: Running[];
   more_running?: number;

@@ -42,6 +42,7 @@ VIEWS = (
     "workers",
     "transfers",
     "shuffles",
+    "casts",
     "profile",
     "logs",
     "task",

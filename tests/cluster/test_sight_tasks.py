@@ -11,12 +11,13 @@ import weakref
 from pathlib import Path
 
 import dask
+import numpy as np
 import pytest
 
 import treadle
 from client_support import AGAINST, inc
 from process_support import kill
-from test_sight import divide, get, group, observed, two
+from test_sight import MB, divide, get, group, observed, two
 from treadle import _core
 from treadle.sight._pages import Pages
 from treadle.sight._report import answers
@@ -96,6 +97,39 @@ def test_what_runs_is_told_with_its_key(tmp_path, processes):
         assert held.result(SOON) == 1
         until(lambda: get(link, "/sight/overview")["running"] == [], "nothing runs")
         assert "no task" in observed(link, "running")
+
+
+def casts(link):
+    return get(link, "/sight/overview")["casts"]
+
+
+def test_casts_are_told_while_they_run_and_after(tmp_path):
+    pytest.importorskip("ipyparallel")
+    path, history = tmp_path / "go", tmp_path / "history"
+
+    def sent(link):
+        return [one for one in casts(link) if one["receivers"] == 2 and one["bytes"] > MB]
+
+    with two(True, history=history) as (client, link):
+        view = client[:]
+        view.push({"there": np.ones(MB // 4)}, block=True)
+        (cast,) = until(lambda: sent(link), "both have told of it")
+        assert cast["what"] == "calls of views"
+        assert (cast["running"], cast["bytes"] < 3 * MB) == (0, True)
+        assert cast["rate"] > 0
+        assert 0 < cast["given_seconds"] <= cast["seconds"]
+        going = view.apply_async(hold, str(path))
+        until(lambda: casts(link)[0]["running"] == 2, "it runs at both")
+        assert "at 2" in observed(link, "casts")
+        path.touch()
+        assert going.get(SOON) == [1, 1]
+        until(lambda: not any(one["running"] for one in casts(link)), "none runs")
+    shown = _core.History(history)
+    try:
+        assert sent(shown.http) == [cast]
+        assert "calls of views" in observed(str(history), "casts")
+    finally:
+        shown.close()
 
 
 def end_of_process():

@@ -26,8 +26,8 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 # Seconds for an answer.
 _PATIENCE = 10.0
 _TOPICS = (
-    *("overview", "workers", "groups", "running", "errors", "transfers", "shuffles", "memory"),
-    *("profile", "logs", "task", "sql"),
+    *("overview", "workers", "groups", "running", "errors", "transfers", "shuffles", "casts"),
+    *("memory", "profile", "logs", "task", "sql"),
 )
 # What may follow a topic, and what has to.
 _MORE = {"profile": "GROUP", "logs": "TEXT", "task": "KEY", "sql": "STATEMENT"}
@@ -60,7 +60,7 @@ def observe(
 
     Or, by the LINK of its page, what a master or a server of the shuffle service does.
 
-    TOPIC is workers, groups, running, errors, transfers, shuffles, memory, profile (of a GROUP), logs (with a
+    TOPIC is workers, groups, running, errors, transfers, shuffles, casts, memory, profile (of a GROUP), logs (with a
     TEXT), task with a KEY, or, of a history, sql with a STATEMENT over spans, groups, workers and transfers;
     without one, what is seen first. A text has at most 40 lines.
     """

@@ -18,6 +18,7 @@ _PARTS = {
     "workers": ("workers", "more_workers", "running"),
     "groups": ("groups", "more_groups"),
     "shuffles": ("shuffles",),
+    "casts": ("casts", "more_casts"),
     "errors": ("errors", "more_errors"),
     "running": ("running", "more_running"),
     "memory": ("workers", "series"),
@@ -368,6 +369,29 @@ def _shuffles(found: dict[str, Any]) -> Iterator[str]:
     yield from _table(head, rows)
 
 
+def _casts(found: dict[str, Any]) -> Iterator[str]:
+    if not found["casts"]:
+        yield "nothing was sent to many workers at once"
+        return
+    head = ("cast", "for", "state", "workers", "size", "on its way", "rate", "took")
+    rows = [
+        (
+            f"{one['client']}.{one['number']}",
+            one.get("what"),
+            f"at {one['running']}" if one["running"] else "done",
+            one["receivers"],
+            _bytes(one.get("bytes")),
+            _seconds(one.get("given_seconds")),
+            None if one.get("rate") is None else f"{_bytes(one['rate'])}/s",
+            _seconds(one["seconds"]),
+        )
+        for one in found["casts"]
+    ]
+    yield from _table(head, rows)
+    if found["more_casts"]:
+        yield f"and {found['more_casts']} casts before them"
+
+
 def _errors(found: dict[str, Any]) -> Iterator[str]:
     if not found["errors"]:
         yield "no task raised"
@@ -438,6 +462,7 @@ _TEXTS = {
     "groups": _groups,
     "transfers": _transfers,
     "shuffles": _shuffles,
+    "casts": _casts,
     "errors": _errors,
     "running": _running,
     "logs": _logs,

@@ -12,6 +12,7 @@ use treadle_types::{ObjectId, Value};
 
 use self::latest::series;
 use crate::batch::{Batch, Record};
+use crate::casts::{self, Casts};
 use crate::event::{End, Event, Shuffle, Snapshot};
 use crate::groups::Groups;
 use crate::logs::Logs;
@@ -43,6 +44,8 @@ const MOST_IN_MATRIX: usize = 64;
 /// Bytes of keys that are kept, with what each takes beside.
 const MOST_KEYS: usize = 4 << 20;
 const KEY: usize = 48;
+/// What stands in the place of a group for casts that go on.
+const CASTS: &str = "casts";
 /// The version of the answers.
 const VERSION: u32 = 1;
 /// Names of statuses.
@@ -92,6 +95,7 @@ pub struct Sight {
     pub(crate) workers: Workers,
     times: Times,
     transfers: Transfers,
+    pub(crate) casts: Casts,
     pub(crate) keys: Keys,
     errors: VecDeque<ErrorRow>,
     events: VecDeque<EventRow>,
@@ -125,6 +129,7 @@ impl Sight {
             workers: Workers::default(),
             times: Times::new(),
             transfers: Transfers::default(),
+            casts: Casts::default(),
             keys: Keys::default(),
             errors: VecDeque::new(),
             events: VecDeque::new(),
@@ -384,9 +389,13 @@ impl Sight {
         }
         if let Some(running) = &batch.beside.running {
             let running = running.iter().take(MOST_RUNNING).map(|task| Running {
+                object: task.object,
                 lane: task.lane,
                 began: self.aligned(task.began, offset),
-                group: treadle_types::keys::group(task.key).into(),
+                group: match task.lane {
+                    lane::CAST => CASTS.into(),
+                    _ => treadle_types::keys::group(task.key).into(),
+                },
                 key: crate::about_error(&readable(task.key)),
             });
             let running = running.collect();
@@ -478,6 +487,10 @@ impl Sight {
                 step.fetched = record.bytes;
             }
             Kind::Spill => step.spilled = record.bytes,
+            Kind::Cast => {
+                let times = (start, span.read(), end);
+                self.casts.add(record.object, group, record.bytes, times);
+            }
             _ => {}
         }
         if step != Step::default() {
@@ -512,7 +525,7 @@ impl Sight {
             let own = span.object();
             own.task == object.task
                 && (first..=object.attempt.0).contains(&own.attempt.0)
-                && span.kind() != Kind::Shuffle
+                && matches!(span.kind(), Kind::Task | Kind::Fetch)
         };
         let spans = self.ring.within(0, u64::MAX).rev().filter(is_own);
         spans.take(most).map(|span| self.span_row(span)).collect()
@@ -522,10 +535,17 @@ impl Sight {
         let object = span.object().to_u64();
         let group = match span.kind() {
             Kind::Fetch => alloc::format!("from {}", self.workers.name(span.group)),
+            Kind::Cast => {
+                let group = self.groups.name(span.group);
+                alloc::format!("{group}: {}", casts::name(object))
+            }
             _ => self.groups.name(span.group).into(),
         };
         SpanRow {
-            key: self.keys.get(object),
+            key: match span.kind() {
+                Kind::Task | Kind::Fetch => self.keys.get(object),
+                _ => None,
+            },
             object,
             group,
             kind: span.kind().name(),
@@ -589,6 +609,7 @@ impl Sight {
         });
         let (workers, more_workers) = self.worker_rows(now, live);
         let (running, more_running) = self.running();
+        let (casts, more_casts) = self.cast_rows(now);
         let rate: u64 = self
             .times
             .recent()
@@ -631,6 +652,8 @@ impl Sight {
                 series(step, step * steps.len() as u64 * SECOND, steps.iter())
             },
             shuffles: self.shuffles.iter().rev().map(shuffle_row).collect(),
+            casts,
+            more_casts,
             running,
             more_running,
             errors: self.errors.iter().rev().cloned().collect(),
@@ -741,6 +764,7 @@ impl Sight {
         self.workers.check();
         self.times.check();
         self.transfers.check();
+        self.casts.check();
         self.profile.check();
         self.logs.check();
         let running = |(_, worker): (u16, &Worker)| worker.running.len() <= MOST_RUNNING;

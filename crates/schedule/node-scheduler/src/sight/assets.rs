@@ -4,13 +4,14 @@ use treadle_host::pages::{Content, Page, dashboard};
 
 /// Views that are shown alone, in a frame of somebody's: their paths, which the page reads, and what
 /// JupyterLab's Dask extension calls them.
-const ALONE: [(&str, &str); 6] = [
+const ALONE: [(&str, &str); 7] = [
     ("/individual-overview", "Overview"),
     ("/individual-stream", "Task Stream"),
     ("/individual-groups", "Groups"),
     ("/individual-workers", "Workers"),
     ("/individual-transfers", "Transfers"),
     ("/individual-shuffles", "Shuffles"),
+    ("/individual-casts", "Casts"),
 ];
 /// What that extension asks for.
 const PLOTS: &str = "/individual-plots.json";

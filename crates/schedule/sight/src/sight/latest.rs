@@ -8,6 +8,7 @@ use super::{Sight, seconds};
 use crate::overview::{Flame, LineRow, Lines, RunningRow, Series};
 use crate::profile::Wanted;
 use crate::series::{SECOND, Step};
+use crate::span::lane;
 
 /// Running tasks of an overview.
 const MOST_RUNNING_SHOWN: usize = 100;
@@ -34,7 +35,8 @@ impl Sight {
         // What a second has more than the one before, but for the part of the first one.
         let mut more = vec![0.0; busy.len()];
         for (_, worker) in self.workers.iter() {
-            for task in &worker.running {
+            let tasks = worker.running.iter().filter(|one| one.lane < lane::OTHERS);
+            for task in tasks {
                 let began = task.began.max(from);
                 let first = ((began - from) / SECOND) as usize;
                 if let Some(place) = more.get_mut(first + 1) {

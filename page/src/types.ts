@@ -292,6 +292,8 @@ export interface Span {
   to?: Ns;
   bytes?: number;
   ok?: boolean;
+  /** It is not over. */
+  running?: boolean;
   inputs?: string[];
 }
 

@@ -381,4 +381,7 @@ pub struct SpanRow {
     pub to: u64,
     pub bytes: u64,
     pub ok: bool,
+    /// It is not over: it has no bytes yet, and `read`, `computed` and `to` say nothing.
+    #[serde(skip_serializing_if = "core::ops::Not::not")]
+    pub running: bool,
 }

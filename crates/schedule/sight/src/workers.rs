@@ -59,6 +59,8 @@ pub(crate) struct Running {
     pub(crate) lane: u16,
     pub(crate) began: u64,
     pub(crate) group: String,
+    /// The number of that.
+    pub(crate) number: u16,
     pub(crate) key: String,
 }
 
@@ -293,6 +295,7 @@ mod tests {
             lane: 1,
             began: now - 6 * SECOND,
             group: "x".into(),
+            number: 1,
             key: "x".into(),
         });
         assert_eq!(worker.busy(now), Some(0.75));

@@ -266,7 +266,7 @@ fmt: $(INSTALLED) ## format the Rust and Python sources
 lock: $(INSTALLED) ## write the lock files anew from pyproject.toml (ARGS=--upgrade for newer releases)
 	$(VENV_PY) -m pip install --quiet uv==0.13.9
 	set -e; for lock in bootstrap dev demo demo-coordinator demo-spark image peers guides postgresql tpcds tensors coiled pythons oldest page; do \
-		case $$lock in dev) from="--extra demo --extra cluster --extra ipython --extra coordinator --group dev pyproject.toml";; \
+		case $$lock in dev) from="--extra demo --extra cluster --extra ipython --extra jupyter --extra coordinator --group dev pyproject.toml";; \
 			demo) from="-c requirements/dev.lock --extra demo --extra cluster --group build pyproject.toml";; demo-coordinator) from="-c requirements/dev.lock --extra coordinator pyproject.toml";; image) from="-c requirements/dev.lock --extra cluster pyproject.toml requirements/image.in";; demo-spark|peers|guides|postgresql|tpcds|tensors|pythons) from="-c requirements/dev.lock requirements/$$lock.in";; oldest) from="--no-deps requirements/oldest.in";; *) from=requirements/$$lock.in;; esac; \
 		$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
 			--no-emit-index-url --custom-compile-command "make lock" $(ARGS) \

@@ -37,6 +37,8 @@ export const KINDS = [
   { name: "spill", colour: "#7A1F5C" },
   { name: "shuffle", colour: "#3F51B5" },
   { name: "cast", colour: "#A0651C" },
+  // In the colour of its group.
+  { name: "running", colour: "" },
 ] as const;
 
 export function kindName(kind: number): string {

@@ -36,7 +36,7 @@ interface Held extends Head {
   drawn: Map<string, Picture>;
 }
 
-const KINDS: Record<number, string> = { 0: "task", 1: "reading", 2: "fetch", 3: "spill", 4: "shuffle", 5: "cast", 15: "several" };
+const KINDS: Record<number, string> = { 0: "task", 1: "reading", 2: "fetch", 3: "spill", 4: "shuffle", 5: "cast", 6: "running", 15: "several" };
 
 /** Where a report has what it holds: compressed, and as text. */
 const element = document.getElementById("held");

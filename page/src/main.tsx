@@ -1,6 +1,6 @@
-/** The frame around the views: how the scheduler is, tabs, keys, help. */
+/** The frame around the views: how the one who answers is, tabs, keys, help. */
 
-import { render } from "preact";
+import { render, type ComponentChild } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import { dark, turnTheme } from "./colours";
@@ -9,10 +9,12 @@ import { isReport, report, type Report } from "./held";
 import { health, heard, life, overview, replaced, watch } from "./link";
 import { writing } from "./parts/small";
 import { bare, go, href, route } from "./route";
+import { Casts } from "./views/casts";
 import { Groups } from "./views/groups";
 import { Logs } from "./views/logs";
 import { Overview } from "./views/overview";
 import { Profile } from "./views/profile";
+import { Service } from "./views/service";
 import { Shuffles } from "./views/shuffles";
 import { Stream } from "./views/stream";
 import { Task } from "./views/task";
@@ -30,7 +32,20 @@ const VIEWS = [
   { id: "profile", title: "Profile", key: "7", view: Profile },
   { id: "logs", title: "Logs", key: "8", view: Logs },
   { id: "task", title: "Task", key: "9", view: Task },
+  { id: "casts", title: "Casts", key: "0", view: Casts },
 ] as const;
+/** Those of a process of the shuffle service. */
+const OF_SERVICE = [{ id: "service", title: "Shuffle service", key: "1", view: Service }] as const;
+
+function views(): readonly { id: string; title: string; key: string; view: () => ComponentChild }[] {
+  return overview.value?.service ? OF_SERVICE : VIEWS;
+}
+
+/** Who answers. */
+function who(): string {
+  const service = overview.value?.service;
+  return service ? `shuffle ${service.role}` : "scheduler";
+}
 
 const help = signal(false);
 
@@ -43,7 +58,7 @@ addEventListener("keydown", (event) => {
     go("task");
   } else if (event.key === "t") turnTheme();
   else {
-    const view = VIEWS.find(({ key }) => key === event.key);
+    const view = views().find(({ key }) => key === event.key);
     if (view) go(view.id);
   }
 });
@@ -72,28 +87,35 @@ function Lost() {
     const last = Date.now() / 1000 - (performance.now() - heard) / 1000;
     return (
       <p class="banner bad" role="alert" data-health="lost">
-        <b>✕ The scheduler is lost</b> ({shorten(now.why, 120)}) for <Silence since={now.since} />. What is shown is of {clock(last)}. This page asks again by itself.
+        <b>✕ The {who()} is lost</b> ({shorten(now.why, 120)}) for <Silence since={now.since} />. What is shown is of {clock(last)}. This page asks again by itself.
       </p>
     );
   }
   if (now.is === "refused") {
     return (
       <p class="banner bad" role="alert" data-health="refused">
-        <b>✕ The scheduler refuses this page's token.</b> It may have started anew: open its new link (<code>client.dashboard_link</code>).
+        <b>✕ The {who()} refuses this page's token.</b> It may have started anew: open its new link
+        {who() === "scheduler" && (
+          <>
+            {" "}
+            (<code>client.dashboard_link</code>)
+          </>
+        )}
+        .
       </p>
     );
   }
   if (now.is === "busy") {
     return (
       <p class="banner warn" role="status" data-health="busy">
-        <b>▲ The scheduler is busy</b> for <Silence since={now.since} />: this page asks less often.
+        <b>▲ The {who()} is busy</b> for <Silence since={now.since} />: this page asks less often.
       </p>
     );
   }
   if (begun !== undefined) {
     return (
       <p class="banner note" role="status" data-health="replaced">
-        <b>● A new scheduler answers here</b> since {clock(begun)}. What the one before knew is gone.{" "}
+        <b>● A new {who()} answers here</b> since {clock(begun)}. What the one before knew is gone.{" "}
         <button type="button" onClick={() => (replaced.value = undefined)}>
           ok
         </button>
@@ -139,7 +161,7 @@ function About() {
 }
 
 const KEYS: [string, string][] = [
-  ["1 … 9", "the views"],
+  ["1 … 9 0", "the views"],
   ["/", "find a task by its key"],
   ["t", "light or dark"],
   ["?", "this help"],
@@ -184,7 +206,8 @@ function Help() {
 function Page() {
   const { view } = route.value;
   const now = overview.value;
-  const shown = VIEWS.find(({ id }) => id === view) ?? VIEWS[0];
+  const all = views();
+  const shown = all.find(({ id }) => id === view) ?? all[0]!;
   const bad = (now?.verdicts ?? []).filter((verdict) => verdict.severity !== "note").length;
   const Shown = shown.view;
   useEffect(() => {
@@ -219,7 +242,7 @@ function Page() {
         </button>
       </header>
       <nav class="tabs" aria-label="Views">
-        {VIEWS.map(({ id, title, key }) => (
+        {all.map(({ id, title, key }) => (
           <a key={id} href={href(id)} aria-current={id === shown.id ? "page" : undefined} title={key}>
             {title}
             {id === "overview" && bad > 0 && <sup>{count(bad)}</sup>}

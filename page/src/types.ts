@@ -69,6 +69,139 @@ export interface Shuffle {
   servers?: number;
 }
 
+/** A server of the shuffle service, as its master knows it. */
+export interface ShuffleServer {
+  id: number;
+  name?: string;
+  address?: string;
+  domain?: string;
+  rack?: string;
+  host_kind?: string;
+  version?: string;
+  weight?: number;
+  free_bytes?: number;
+  held_bytes?: number;
+  waiting_requests?: number;
+  /** Bytes that it takes in a second. */
+  rate?: number;
+  /** Of what its weight would give it. */
+  share?: number;
+  partitions?: number;
+  full?: boolean;
+  slow?: boolean;
+  leaving?: boolean;
+}
+
+/** An application that uses the shuffle service. */
+export interface Application {
+  application: string;
+  processes?: number;
+  shuffles?: number;
+  priority?: number | null;
+  rows?: number;
+  bytes?: number;
+  /** Where a master of its own is. */
+  master?: string | null;
+}
+
+/** A shuffle of the service: one that runs has more. */
+export interface Served {
+  shuffle?: number;
+  name?: string;
+  application?: string;
+  client?: string;
+  stages?: string;
+  state?: string;
+  phase?: string;
+  /** Seconds since 1970. */
+  began?: number;
+  ended?: number;
+  /** By phase. */
+  seconds?: Record<string, number>;
+  inputs?: number;
+  transferred?: number;
+  partitions?: number;
+  rows?: number;
+  bytes?: number;
+  expected_bytes?: number;
+  largest?: number | null;
+  spilled_bytes?: number | null;
+  /** Inputs that were transferred again. */
+  repeated?: number;
+  copies?: number;
+  servers?: number | null;
+  priority?: number;
+  groups_with_fewer_copies?: number;
+  maps_to_run_again?: number;
+  troubles?: { time?: number; what?: string }[];
+  more_troubles?: number;
+  failure?: string;
+}
+
+export interface Master {
+  role: "master";
+  servers?: ShuffleServer[];
+  more_servers?: number;
+  applications?: Application[];
+  more_applications?: number;
+  clients?: number;
+  registry?: { url?: string; current?: boolean; age?: number | null; why?: string | null } | null;
+  running?: Served[];
+  more_running?: number;
+  ended?: Served[];
+}
+
+/** The directories of a server that are on one device. */
+export interface Device {
+  directories?: string[];
+  waiting?: number;
+  read_latency_seconds?: number;
+  read_bytes_per_second?: number;
+  write_bytes_per_second?: number;
+  operation_seconds?: number;
+  slow?: boolean;
+  full?: boolean;
+  throttling?: boolean;
+  failures?: number;
+  applications?: { application: number | string; requests?: number; bytes?: number; cost_microseconds?: number; waiting?: number }[];
+}
+
+export interface Server {
+  role: "server";
+  name?: string;
+  address?: string;
+  registry?: string;
+  not_registered?: string | null;
+  domain?: string;
+  rack?: string;
+  host_kind?: string;
+  remote?: string | null;
+  memory_limit?: number;
+  leaving?: boolean;
+  masters?: number;
+  devices?: Device[];
+  counts?: Record<string, number>;
+}
+
+/** One call, or the same values, for many workers. */
+export interface Cast {
+  client?: number;
+  number?: number;
+  what?: string;
+  /** Of what each worker gets. */
+  bytes?: number;
+  /** Workers that are done with it. */
+  receivers?: number;
+  /** Workers that are known not to be, after a second. */
+  running?: number;
+  from?: Ns;
+  seconds?: number;
+  /** Until the last worker that is done had all of it, and its turn. */
+  given_seconds?: number;
+  /** Bytes that all of them got in a second of that. */
+  rate?: number;
+}
+
 export interface Failure {
   key?: string;
   group?: string;
@@ -131,6 +264,9 @@ export interface Overview {
   /** The same of the whole run. */
   whole?: Series;
   shuffles?: Shuffle[];
+  /** Those that go on, then the latest. */
+  casts?: Cast[];
+  more_casts?: number;
   /** Those that have run longest. */
   running?: Running[];
   more_running?: number;
@@ -139,6 +275,8 @@ export interface Overview {
   more_errors?: number;
   events?: Happening[];
   verdicts?: Verdict[];
+  /** What answers is a process of the shuffle service. */
+  service?: Master | Server | null;
 }
 
 export interface Span {
@@ -154,6 +292,8 @@ export interface Span {
   to?: Ns;
   bytes?: number;
   ok?: boolean;
+  /** It is not over. */
+  running?: boolean;
   inputs?: string[];
 }
 

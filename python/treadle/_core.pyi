@@ -482,9 +482,14 @@ class ShuffleMaster:
         name: str = "",
         application: int | None = None,
         patience: float | None = None,
+        http: str | None = None,
+        http_token: str | None = None,
+        http_names: Sequence[str] = (),
     ) -> None: ...
     @property
     def address(self) -> str: ...
+    @property
+    def http(self) -> str | None: ...
     @property
     def number(self) -> int: ...
     @property

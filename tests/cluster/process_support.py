@@ -52,7 +52,7 @@ class Process:
         stdin: int = subprocess.DEVNULL,
         before: Callable[[], None] | None = None,
     ) -> None:
-        has_pages = arguments[0] in ("scheduler", "shuffle-server")
+        has_pages = arguments[0] in ("scheduler", "shuffle-master", "shuffle-server")
         if has_pages and "--http-token-file" not in arguments:
             # It is shown on a terminal only.
             self.token = uuid.uuid4().hex

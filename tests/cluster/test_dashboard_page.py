@@ -42,6 +42,7 @@ VIEWS = (
     "workers",
     "transfers",
     "shuffles",
+    "casts",
     "profile",
     "logs",
     "task",
@@ -203,6 +204,16 @@ def test_a_task_that_runs_its_profile_and_its_log_are_shown(tmp_path: Path) -> N
         text = "document.querySelector('main')?.innerText"
         await tab.open(f"{link}#/workers")
         await shows(tab, f"/Running for longest[^]*wait-1/.test({text})")
+        await tab.open("about:blank")
+        await tab.open(f"{link}#/stream")
+        await shows(tab, "/1 spans in 1 rect/.test(document.querySelector('.stream')?.innerText)")
+        # What runs is drawn up to now, at the right.
+        x, y, width = await tab.evaluate(
+            "(b => [b.left, b.top, b.width])(document.querySelector('.stage').getBoundingClientRect())"
+        )
+        await click(tab, x + width - 12, y + 30)
+        await shows(tab, "document.querySelector('.chosen h2 a')?.innerText === 'wait-1'")
+        await shows(tab, "document.querySelector('.chosen h2').innerText.includes('runs')")
         await tab.open("about:blank")
         await tab.open(f"{link}#/groups")
         await shows(tab, f"{text}.includes('queued')")

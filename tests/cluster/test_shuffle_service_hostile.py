@@ -32,6 +32,7 @@ def ports(servers: Servers) -> dict[str, tuple[tuple[str, int], Process]]:
         "master": (port_of(servers.master.address), servers.master),
         "server": (port_of(server.address), server),
         "pages": (port_of(server.http), server),
+        "pages of the master": (port_of(servers.master.http), servers.master),
     }
 
 

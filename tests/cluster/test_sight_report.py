@@ -321,7 +321,7 @@ def test_workers_of_one_name_have_their_own_runs_in_sql():
 
 def test_sql_without_duckdb_says_what_to_install(history, monkeypatch):
     monkeypatch.setitem(sys.modules, "duckdb", None)
-    with pytest.raises(ImportError, match="pip install duckdb"):
+    with pytest.raises(ImportError, match=r"pip install 'treadle\[sql\]'"):
         answer({}, "select 1")
     told = treadle_command("observe", "http://127.0.0.1:9/?token=x", "sql", "select 1", code=2)
     assert "sql is for a history" in told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import os
 import threading
@@ -11,12 +12,13 @@ import weakref
 from pathlib import Path
 
 import dask
+import numpy as np
 import pytest
 
 import treadle
 from client_support import AGAINST, inc
 from process_support import kill
-from test_sight import divide, get, group, observed, two
+from test_sight import MB, divide, fetch, get, group, observed, picture, two
 from treadle import _core
 from treadle.sight._pages import Pages
 from treadle.sight._report import answers
@@ -24,6 +26,9 @@ from treadle.worker._profile import Profiler
 from waiting import SOON, until
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the pages are Treadle's")
+
+# The kind of rectangles of what is not over.
+_RUNNING = 6
 
 
 def hold(path, *_):
@@ -92,10 +97,68 @@ def test_what_runs_is_told_with_its_key(tmp_path, processes):
         assert found["worker"] in {one["name"] for one in get(link, "/sight/overview")["workers"]}
         assert "hold-1" in observed(link, "running")
         assert "has run for" in observed(link, "workers")
+        # It is drawn until now, and who clicks on it learns the key.
+        now = get(link, "/sight/overview")["now"]
+        head, rectangles = picture(link, f"from=0&to={now}&width=1000&by=worker")
+        ((lane, _, start, length, *_),) = (one for one in rectangles if one[4] == _RUNNING)
+        assert (found["worker_id"], found["lane"]) == tuple(
+            head["lanes"][lane][name] for name in ("worker", "lane")
+        )
+        assert start + length == pytest.approx(1, abs=1e-3)
+        where = f"at={now}&worker={found['worker_id']}&lane={found['lane']}"
+        one = get(link, "/sight/span", where)
+        assert (one["key"], one["kind"], one["running"]) == (str(key), "task", True)
         path.touch()
         assert held.result(SOON) == 1
         until(lambda: get(link, "/sight/overview")["running"] == [], "nothing runs")
         assert "no task" in observed(link, "running")
+        # Then it has an end.
+        one = until(lambda: ended(link, where), "it has ended")
+        assert one["key"] == str(key)
+        assert one["bytes"] > 0
+
+
+def ended(link, where):
+    """A span at a place, if it is over."""
+    status, found = fetch(link, "/sight/span", where)
+    return status == 200 and "running" not in (one := json.loads(found)) and one
+
+
+def casts(link):
+    return get(link, "/sight/overview")["casts"]
+
+
+def test_casts_are_told_while_they_run_and_after(tmp_path):
+    pytest.importorskip("ipyparallel")
+    path, history = tmp_path / "go", tmp_path / "history"
+
+    def sent(link):
+        return [one for one in casts(link) if one["receivers"] == 2 and one["bytes"] > MB]
+
+    with two(True, history=history) as (client, link):
+        view = client[:]
+        view.push({"there": np.ones(MB // 4)}, block=True)
+        (cast,) = until(lambda: sent(link), "both have told of it")
+        assert cast["what"] == "calls of views"
+        assert (cast["running"], cast["bytes"] < 3 * MB) == (0, True)
+        assert cast["rate"] > 0
+        assert 0 < cast["given_seconds"] <= cast["seconds"]
+        going = view.apply_async(hold, str(path))
+        until(lambda: casts(link)[0]["running"] == 2, "it runs at both")
+        assert "at 2" in observed(link, "casts")
+        now = get(link, "/sight/overview")["now"]
+        head, rectangles = picture(link, f"from=0&to={now}&width=1000&by=worker")
+        lanes = {head["lanes"][one[0]]["name"].rpartition(" · ")[2] for one in rectangles if one[4] == _RUNNING}  # fmt: skip
+        assert lanes == {"casts"}
+        path.touch()
+        assert going.get(SOON) == [1, 1]
+        until(lambda: not any(one["running"] for one in casts(link)), "none runs")
+    shown = _core.History(history)
+    try:
+        assert sent(shown.http) == [cast]
+        assert "calls of views" in observed(str(history), "casts")
+    finally:
+        shown.close()
 
 
 def end_of_process():

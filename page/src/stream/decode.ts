@@ -13,6 +13,8 @@ export interface Lane {
 export const WORDS = 5;
 export const SEVERAL = 15;
 export const READING = 1;
+/** It is not over. */
+export const RUNNING = 6;
 /** The first lane of a worker that is no thread; the others follow in the order of their kinds, from fetches on. */
 export const OTHERS = 0x8000;
 const FIRST_OTHER = 2;

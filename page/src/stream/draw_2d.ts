@@ -1,7 +1,7 @@
 /** The same rectangles where there is no WebGL2, without patterns in those that are small. */
 
 import { COLOURS, KINDS, look, NEUTRAL } from "../colours";
-import { READING, SEVERAL, WORDS } from "./decode";
+import { READING, RUNNING, SEVERAL, WORDS } from "./decode";
 import type { Painter } from "./draw_gl";
 
 /** Stripes and dots as those of `draw_gl`, over a colour. */
@@ -57,7 +57,7 @@ export function plainPainter(canvas: HTMLCanvasElement): Painter {
             const at = n * WORDS;
             const kind = picture.words[at + 4]! & 0xffff;
             if ((kind === READING) !== low) continue;
-            const tasks = kind === 0 || kind === SEVERAL;
+            const tasks = kind === 0 || kind === SEVERAL || kind === RUNNING;
             const many = Math.max(1, picture.words[at + 4]! >>> 16);
             const raised = picture.most > 0 ? (Math.log2(many) + 1) / (Math.log2(picture.most) + 1) : 1;
             const top = low ? Math.floor(y0 + (y1 - y0) * 0.58) : Math.min(y1 - 1, Math.floor(y1 - (y1 - y0) * raised));
@@ -67,7 +67,7 @@ export function plainPainter(canvas: HTMLCanvasElement): Painter {
             if (left > place.width || left + wide < 0) continue;
             const name = picture.groups.get(picture.words[at + 1]!);
             const seen = name === undefined ? undefined : look(name);
-            context.globalAlpha = kind === SEVERAL ? 0.75 : 1;
+            context.globalAlpha = kind === SEVERAL ? 0.75 : kind === RUNNING ? 0.6 : 1;
             context.fillStyle = !tasks
               ? (KINDS[kind]?.colour ?? NEUTRAL)
               : seen === undefined
@@ -75,7 +75,7 @@ export function plainPainter(canvas: HTMLCanvasElement): Painter {
                 : COLOURS[seen.colour]!;
             context.fillRect(left, top, wide, y1 - top);
             context.globalAlpha = 1;
-            const pattern = !tasks || seen === undefined ? null : patterns[seen.pattern - 1];
+            const pattern = kind === RUNNING ? patterns[1] : !tasks || seen === undefined ? null : patterns[seen.pattern - 1];
             if (pattern && wide >= 9 * place.scale && place.laneHeight >= 7 * place.scale) {
               context.fillStyle = pattern;
               context.fillRect(left, top, wide, y1 - top);

@@ -69,7 +69,7 @@ flat in uint kind;
 flat in uint seen;
 flat in vec2 edges;
 uniform vec3 colours[${COLOURS.length + 1}];
-uniform vec3 kinds[6];
+uniform vec3 kinds[7];
 uniform vec3 back;
 uniform float scale;
 uniform float tall;
@@ -88,6 +88,10 @@ void main() {
       else if (pattern == 3u) mark = step(length(fract(p / 5.0) - 0.5), 0.24);
     }
     if (kind == 15u) c = mix(c, back, 0.25);
+    if (kind == 6u) {
+      c = mix(c, back, 0.4);
+      mark = wide >= 5.0 ? step(fract((p.x - p.y) / 8.0), 0.5) : 0.0;
+    }
   } else {
     c = kinds[kind];
     if (wide >= 5.0) {

@@ -6,7 +6,7 @@
 import { COLOURS, dark, kindName, look, parts, rgb, variable } from "../colours";
 import { nanoseconds, offset, shorten } from "../format";
 import type { Ns } from "../types";
-import { find, type Lane, READING, SEVERAL, WORDS, type Picture, type Rectangle } from "./decode";
+import { find, type Lane, READING, RUNNING, SEVERAL, WORDS, type Picture, type Rectangle } from "./decode";
 import { plainPainter } from "./draw_2d";
 import { glPainter, type Painter } from "./draw_gl";
 
@@ -255,7 +255,8 @@ export class Stage {
         const wide = picture.floats[n * WORDS + 3]! * span;
         if (wide < WORTH) continue;
         const what = picture.words[n * WORDS + 4]!;
-        if ((what & 0xffff) !== 0 || picture.most > 0) continue;
+        const kind = what & 0xffff;
+        if ((kind !== 0 && kind !== RUNNING) || picture.most > 0) continue;
         const begin = Math.max(this.gutter, left + picture.floats[n * WORDS + 2]! * span);
         const end = Math.min(this.width, left + picture.floats[n * WORDS + 2]! * span + wide);
         const name = picture.groups.get(picture.words[n * WORDS + 1]!);
@@ -268,7 +269,7 @@ export class Stage {
         const [r, g, b] = rgb(COLOURS[colour]!);
         // By Rec. 601: what reads on this ground.
         const light = 0.299 * r + 0.587 * g + 0.114 * b > 130;
-        if (pattern > 0) {
+        if (pattern > 0 || kind === RUNNING) {
           // Stripes would cut the letters.
           pen.fillStyle = COLOURS[colour]!;
           pen.fillRect(begin + 3, y - 6.5, long + 4, 13);
@@ -424,7 +425,7 @@ export class Stage {
     const lane = this.picture.lanes[found.lane];
     const several = found.count > 1 || found.kind === 15;
     const byGroup = this.picture.most > 0;
-    const task = found.kind === 0 || found.kind === SEVERAL || found.kind === READING;
+    const task = found.kind === 0 || found.kind === SEVERAL || found.kind === READING || found.kind === RUNNING;
     const lines = [
       name === undefined || !task ? kindName(found.kind) : shorten(name, 80),
       byGroup ? `up to ${found.count} at a time, for ${nanoseconds(found.to - found.from)}` : several

@@ -1,13 +1,13 @@
 /** The task stream: what each thread did when, from the whole run to one task. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { dark, kindName, KINDS } from "../colours";
+import { dark, kindName, KINDS, NEUTRAL } from "../colours";
 import { bytes, count, DASH, moment, nanoseconds, shorten } from "../format";
 import { isReport } from "../held";
 import { ask, askJson, life, overview, Poll, Refused } from "../link";
 import { Empty, GroupName, TaskLink, workerName, writing } from "../parts/small";
 import { href, route, set } from "../route";
-import { decode, SEVERAL, WORDS, type Picture, type Rectangle } from "../stream/decode";
+import { decode, RUNNING, SEVERAL, WORDS, type Picture, type Rectangle } from "../stream/decode";
 import { Stage, type Window } from "../stream/stage";
 import type { Overview, Span } from "../types";
 
@@ -26,7 +26,7 @@ function tasksOf(picture: Picture): string[] {
   const ids = new Set<number>();
   for (let n = 0; n < picture.size && ids.size < picture.groups.size; n += 1) {
     const kind = picture.words[n * WORDS + 4]! & 0xffff;
-    if (kind === 0 || kind === SEVERAL) ids.add(picture.words[n * WORDS + 1]!);
+    if (kind === 0 || kind === SEVERAL || kind === RUNNING) ids.add(picture.words[n * WORDS + 1]!);
   }
   return [...ids].flatMap((id) => picture.groups.get(id) ?? []).slice(0, 200);
 }
@@ -291,11 +291,13 @@ function Chosen({
   began: number | undefined;
   close: () => void;
 }) {
-  const task = found.kind <= 1 || found.kind === 15 || found.kind === 4;
+  const task = found.kind <= 1 || found.kind === SEVERAL || found.kind === RUNNING || found.kind === 4;
   const group = span?.group ?? (task ? picture.groups.get(found.group) : undefined);
   const byGroup = picture.most > 0;
   const several = span === undefined && (found.count > 1 || found.kind === 15);
+  const runs = span?.running ?? found.kind === RUNNING;
   const around = (found.to - found.from) / 2 + 1e6;
+  const inside = runs ? undefined : span;
   const part = (a?: number, b?: number) => (a !== undefined && b !== undefined ? nanoseconds(b - a) : DASH);
   const kind = span?.kind ?? ((byGroup ? `up to ${count(found.count)} tasks at a time` : several ? `${count(found.count)} spans: zoom in for each` : kindName(found.kind)));
   return (
@@ -306,6 +308,7 @@ function Chosen({
       <h2>
         {span?.key !== undefined ? <TaskLink name={span.key} most={160} /> : <GroupName name={group} />}
         {span?.ok === false && <em class="tag bad">✕ failed</em>}
+        {runs && <em class="tag">● runs</em>}
       </h2>
       <dl class="facts">
         <div class="fact">
@@ -331,18 +334,18 @@ function Chosen({
           <dd>{moment(span?.from ?? found.from, began)}</dd>
         </div>
         <div class="fact">
-          <dt>took</dt>
+          <dt>{runs ? "for" : "took"}</dt>
           <dd>{part(span?.from ?? found.from, span?.to ?? found.to)}</dd>
         </div>
         <div class="fact">
           <dt>inputs · compute · keep</dt>
           <dd>
-            {part(span?.from, span?.read)} · {part(span?.read ?? span?.from, span?.computed)} · {part(span?.computed, span?.to)}
+            {part(inside?.from, inside?.read)} · {part(inside?.read ?? inside?.from, inside?.computed)} · {part(inside?.computed, inside?.to)}
           </dd>
         </div>
         <div class="fact">
           <dt>size</dt>
-          <dd>{bytes(span?.bytes)}</dd>
+          <dd>{bytes(inside?.bytes)}</dd>
         </div>
       </dl>
       {span?.inputs && span.inputs.length > 0 && (
@@ -379,7 +382,7 @@ function Key({ groups: names }: { groups: string[] }) {
       <span class="push" />
       {KINDS.slice(1).map((kind, n) => (
         <span key={kind.name} class="name">
-          <i class={`swatch k${n + 1}`} style={{ backgroundColor: kind.colour }} />
+          <i class={`swatch k${n + 1}`} style={{ backgroundColor: kind.colour || NEUTRAL }} />
           {kind.name}
         </span>
       ))}

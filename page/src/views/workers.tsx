@@ -7,6 +7,7 @@ import { Memory } from "../parts/memory";
 import { Empty, Fact, Legend, Panel, Share, SIGNS, TaskLink, workerName } from "../parts/small";
 import { Table, type Column } from "../parts/table";
 import { href, route, set } from "../route";
+import { OTHERS } from "../stream/decode";
 import type { Worker } from "../types";
 
 const MEMORY = [
@@ -41,7 +42,7 @@ function LongRunning({ chosen }: { chosen: number | undefined }) {
           <li key={`${task.worker_id} ${task.lane} ${task.from}`}>
             <b class="number">{seconds(Math.max(0, Math.floor((now.now - (task.from ?? now.now)) / 1e9)))}</b>
             <div>
-              <TaskLink name={task.key} most={60} /> <span class="dim">at</span>{" "}
+              {(task.lane ?? 0) >= OTHERS ? <bdi>{shorten(task.key, 60)}</bdi> : <TaskLink name={task.key} most={60} />} <span class="dim">at</span>{" "}
               <bdi>{shorten(String(task.worker ?? DASH), 48)}</bdi>
             </div>
           </li>

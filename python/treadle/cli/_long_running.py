@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
-from treadle.cli._basics import connection_options, listening
+from treadle.cli._basics import announce, connection_options, listening
 from treadle.cli._values import checked_address, file_to_write
 from treadle.cluster._pages import resolved
 from treadle.common import _scheduler_file
@@ -30,6 +30,7 @@ __all__ = [
     "journal_option",
     "log_options",
     "pages_of",
+    "say_pages",
     "scheduler_of",
     "security_options",
     "supervised_option",
@@ -86,7 +87,7 @@ http_option = click.option(
     default="127.0.0.1:0",
     show_default=True,
     metavar="HOST:PORT",
-    help="Where the state and the metrics are shown; none for nowhere.",
+    help="Where the dashboard, the state and the metrics are shown; none for nowhere.",
 )
 
 http_token_option = click.option(
@@ -271,6 +272,13 @@ class Ending:
             return
         self.now = self.asked or number == signal.SIGINT
         self.asked = True
+
+
+def say_pages(link: str | None, log: LogFile) -> None:
+    """Say where the pages of a server or a master of the shuffle service are; their token on a terminal alone."""
+    if link and log.path is None:
+        link = link if sys.stdout.isatty() else link.partition("?")[0]
+        announce(f"state and metrics at {link}")
 
 
 def pages_of(http: str, names: tuple[str, ...], token_file: str | None) -> dict[str, Any]:

@@ -26,8 +26,8 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 # Seconds for an answer.
 _PATIENCE = 10.0
 _TOPICS = (
-    *("overview", "workers", "groups", "running", "errors", "transfers", "shuffles", "memory"),
-    *("profile", "logs", "task", "sql"),
+    *("overview", "workers", "groups", "running", "errors", "transfers", "shuffles", "casts"),
+    *("memory", "profile", "logs", "task", "sql"),
 )
 # What may follow a topic, and what has to.
 _MORE = {"profile": "GROUP", "logs": "TEXT", "task": "KEY", "sql": "STATEMENT"}
@@ -58,7 +58,9 @@ def observe(
 ) -> None:
     """Show what a cluster does: by the scheduler's ADDRESS, the LINK to its page, or the PATH of a history.
 
-    TOPIC is workers, groups, running, errors, transfers, shuffles, memory, profile (of a GROUP), logs (with a
+    Or, by the LINK of its page, what a master or a server of the shuffle service does.
+
+    TOPIC is workers, groups, running, errors, transfers, shuffles, casts, memory, profile (of a GROUP), logs (with a
     TEXT), task with a KEY, or, of a history, sql with a STATEMENT over spans, groups, workers and transfers;
     without one, what is seen first. A text has at most 40 lines.
     """
@@ -185,6 +187,8 @@ def _show(pages: Pages, topic: str, rest: list[str], as_json: bool) -> None:
         found = pages.get("/sight/task", f"key={quote(rest[0], safe='')}")
     else:
         found = pages.get("/sight/overview")
+        if found.get("service") and topic != "overview":
+            raise click.ClickException(f"the shuffle service has no {topic}: leave it out")
     if as_json:
         click.echo(json.dumps(_observed.part(found, topic)))
     else:

@@ -18,6 +18,7 @@ _PARTS = {
     "workers": ("workers", "more_workers", "running"),
     "groups": ("groups", "more_groups"),
     "shuffles": ("shuffles",),
+    "casts": ("casts", "more_casts"),
     "errors": ("errors", "more_errors"),
     "running": ("running", "more_running"),
     "memory": ("workers", "series"),
@@ -89,7 +90,98 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[Any]], widest: int = 40)
         yield "  ".join((first, *others)).rstrip()
 
 
+def _service(found: dict[str, Any]) -> Iterator[str]:
+    """Yield what a process of the shuffle service says of itself."""
+    cluster, service = found["cluster"], found["service"]
+    yield f"shuffle {service['role']} at {cluster['address']}, treadle {cluster['treadle']}, {found['now'] / 1e9:.0f} s"
+    yield from (_master if service["role"] == "master" else _server)(service)
+
+
+def _master(service: dict[str, Any]) -> Iterator[str]:
+    if service["registry"] is not None:
+        registry = service["registry"]
+        why = "" if registry["current"] else f" (away: {registry['why'] or 'it does not answer'})"
+        yield f"registry: {registry['url']}{why}"
+    yield f"{service['clients']} processes of applications"
+    yield ""
+    head = ("server", "held", "free", "partitions", "takes", "waiting", "weight", "share", "state")
+    rows: list[Sequence[Any]] = [
+        (
+            one["name"],
+            _bytes(one["held_bytes"]),
+            _bytes(one["free_bytes"]),
+            one["partitions"],
+            f"{_bytes(one['rate'])}/s",
+            one["waiting_requests"],
+            one["weight"],
+            one["share"],
+            ", ".join(name for name in ("leaving", "full", "slow") if one[name]) or "takes rows",
+        )
+        for one in service["servers"][:14]
+    ]
+    yield from _table(head, rows)
+    yield from _rest(len(service["servers"]) - len(rows) + service["more_servers"], "servers")
+    yield ""
+    head = ("shuffle", "application", "state", "bytes", "partitions", "largest", "again", "troubles", "seconds")  # fmt: skip
+    shown = [*service["running"], *service["ended"]]
+    rows = [
+        (
+            one.get("name"),
+            str(one.get("application"))[:8],
+            one.get("phase") if one.get("state") == "running" else one.get("state"),
+            _bytes(one.get("bytes")),
+            one.get("partitions"),
+            _bytes(one.get("largest")),
+            one.get("repeated"),
+            len(one["troubles"]) + (one.get("more_troubles") or 0),
+            _seconds(sum((one.get("seconds") or {}).values())),
+        )
+        for one in shown[:14]
+    ]
+    if rows:
+        yield from _table(head, rows)
+    else:
+        yield "no shuffle has begun"
+    yield from _rest(len(shown) - len(rows) + service["more_running"], "shuffles")
+
+
+def _rest(count: int, of: str) -> Iterator[str]:
+    if count > 0:
+        yield f"and {count} {of} more"
+
+
+def _server(service: dict[str, Any]) -> Iterator[str]:
+    counts = service["counts"]
+    state = "leaving" if service["leaving"] else "takes rows"
+    yield f"{service['name']} ({state}), registered at {service['registry']}, with {service['masters']} masters"
+    if service["not_registered"]:
+        yield f"NOT REGISTERED: {service['not_registered']}"
+    yield (
+        f"rows: {_bytes(counts['held_bytes'])} in memory, {_bytes(counts['disk_bytes'])} on disks, "
+        f"{_bytes(counts['remote_bytes'])} remote; the process may take {_bytes(service['memory_limit'])}"
+    )
+    yield f"takes {_bytes(counts['intake_bytes_per_second'])}/s; {counts['reads_total']} reads, {counts['throttled_reads_total']} throttled"
+    yield ""
+    head = ("disk", "reads", "writes", "a read takes", "waiting", "failures", "state")
+    rows = [
+        (
+            ", ".join(one["directories"]),
+            f"{_bytes(one['read_bytes_per_second'])}/s",
+            f"{_bytes(one['write_bytes_per_second'])}/s",
+            _seconds(one["read_latency_seconds"]),
+            one["waiting"],
+            one["failures"],
+            ", ".join(name for name in ("full", "slow", "throttling") if one[name]) or "well",
+        )
+        for one in service["devices"]
+    ]
+    yield from _table(head, rows)
+
+
 def _overview(found: dict[str, Any]) -> Iterator[str]:
+    if found.get("service"):
+        yield from _service(found)
+        return
     cluster, tasks, spans = found["cluster"], found.get("tasks"), found["spans"]
     state = "live" if found["live"] else "history"
     yield f"{cluster['address']} ({state}), treadle {cluster['treadle']}, {found['now'] / 1e9:.0f} s"
@@ -277,6 +369,29 @@ def _shuffles(found: dict[str, Any]) -> Iterator[str]:
     yield from _table(head, rows)
 
 
+def _casts(found: dict[str, Any]) -> Iterator[str]:
+    if not found["casts"]:
+        yield "nothing was sent to many workers at once"
+        return
+    head = ("cast", "for", "state", "workers", "size", "on its way", "rate", "took")
+    rows = [
+        (
+            f"{one['client']}.{one['number']}",
+            one.get("what"),
+            f"at {one['running']}" if one["running"] else "done",
+            one["receivers"],
+            _bytes(one.get("bytes")),
+            _seconds(one.get("given_seconds")),
+            None if one.get("rate") is None else f"{_bytes(one['rate'])}/s",
+            _seconds(one["seconds"]),
+        )
+        for one in found["casts"]
+    ]
+    yield from _table(head, rows)
+    if found["more_casts"]:
+        yield f"and {found['more_casts']} casts before them"
+
+
 def _errors(found: dict[str, Any]) -> Iterator[str]:
     if not found["errors"]:
         yield "no task raised"
@@ -347,6 +462,7 @@ _TEXTS = {
     "groups": _groups,
     "transfers": _transfers,
     "shuffles": _shuffles,
+    "casts": _casts,
     "errors": _errors,
     "running": _running,
     "logs": _logs,

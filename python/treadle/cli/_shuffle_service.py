@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treadle.cli._basics import announce, clear_errors, end_with_input
+from treadle.cli._basics import clear_errors, end_with_input
 from treadle.cli._long_running import (
     Credentials,
     Ending,
@@ -23,6 +22,7 @@ from treadle.cli._long_running import (
     journal_option,
     log_options,
     pages_of,
+    say_pages,
     security_options,
     supervised_option,
 )
@@ -76,6 +76,8 @@ _TELL = 5.0
     help="Where servers register instead of here: zk://HOST/PATH, etcd://HOST/PREFIX, static:HOST:PORT or "
     "static:/FILE. For programs that have no masters of their own.",
 )
+@http_option
+@http_token_option
 @journal_option
 @supervised_option
 @log_options
@@ -87,6 +89,8 @@ def shuffle_master(
     timeout: float,
     lease: float,
     contact_address: tuple[str, ...],
+    http: str,
+    http_token_file: str | None,
     shuffle_journal: str | None,
     supervised: bool,
     log_file: str | None,
@@ -104,6 +108,7 @@ def shuffle_master(
     credentials = Credentials.of_options(tls, insecure, secret_file)
     if registry is not None:
         _refuse_master(registry)
+    pages = pages_of(http, (), http_token_file)
     with _clear_errors():
         from treadle import _core
         from treadle.shuffle._journal import default_path
@@ -118,6 +123,7 @@ def shuffle_master(
             registry=registry,
             name=f"{socket.gethostname()}-{os.getpid()}",
             patience=_REGISTRY,
+            **pages,
             **credentials.of_connections(),
         )
         keeper: Keeper | None = None
@@ -126,7 +132,9 @@ def shuffle_master(
             if supervised:
                 end_with_input()
             ending = Ending()
-            LogFile(log_file, log_file_size).listening(master.address)
+            log = LogFile(log_file, log_file_size)
+            say_pages(master.http, log)
+            log.listening(master.address)
             while not ending.asked and not master.wait(_TICK):
                 pass
         finally:
@@ -341,9 +349,7 @@ def _serve(
     if server is None:
         return False
     try:
-        if server.http and log.path is None:
-            link = server.http if sys.stdout.isatty() else server.http.partition("?")[0]
-            announce(f"state and metrics at {link}")
+        say_pages(server.http, log)
         log.listening(server.address)
         while not ending.asked:
             reason = server.ended(_TICK)

@@ -35,6 +35,11 @@ def since(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]
     new["spans"]["to"] = max(new["spans"]["to"], begin)
     earlier = old.get("shuffles", [])
     new["shuffles"] = [one for one in new.get("shuffles", []) if one not in earlier]
+    casts = new.get("casts", [])
+    new["casts"] = [one for one in casts if one["from"] > begin]
+    # Of those that are not shown nobody knows when they were.
+    passed = new.get("more_casts", 0) - old.get("more_casts", 0)
+    new["more_casts"] = max(0, passed) if len(new["casts"]) == len(casts) else 0
     found = {**after, "sight/overview": new}
     if "sight/transfers" in after:
         found["sight/transfers"] = _transfers(

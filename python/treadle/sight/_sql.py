@@ -71,7 +71,7 @@ def answer(tables: dict[str, Any], statement: str) -> tuple[list[str], list[tupl
         import duckdb
         import numpy as np
     except ImportError as error:
-        raise ImportError(f"SQL needs DuckDB: pip install duckdb numpy ({error})") from None
+        raise ImportError(f"SQL needs DuckDB: pip install 'treadle[sql]' ({error})") from None
     connection = duckdb.connect()
     try:
         raw = {name: np.frombuffer(tables[name], dtype) for name, dtype in _DTYPES.items()}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["widget"]
+__all__ = ["SCRIPT", "views_of", "widget"]
 
 # The two views in frames, one below the other. Saved widget state has their links, with the token.
-_SCRIPT = """
+SCRIPT = """
 function render({ model, el }) {
   const fill = () => {
     el.replaceChildren(...model.get("views").map(({ link, height, title }) => {
@@ -45,7 +45,7 @@ def widget(client: Any = None, *, height: int = 420) -> Any:
     Raises
     ------
     ImportError
-        anywidget is not installed: ``pip install anywidget``.
+        anywidget is not installed: ``pip install 'treadle[jupyter]'``.
     RuntimeError
         There are no pages.
     """
@@ -53,7 +53,9 @@ def widget(client: Any = None, *, height: int = 420) -> Any:
         import anywidget
         import traitlets
     except ImportError as error:
-        raise ImportError(f"a widget needs anywidget: pip install anywidget ({error})") from None
+        raise ImportError(
+            f"a widget needs anywidget: pip install 'treadle[jupyter]' ({error})"
+        ) from None
     if client is None:
         from distributed import get_client
 
@@ -65,13 +67,17 @@ def widget(client: Any = None, *, height: int = 420) -> Any:
     class Dashboard(anywidget.AnyWidget):  # type: ignore[misc]
         """Views of a cluster."""
 
-        _esm = _SCRIPT
+        _esm = SCRIPT
         views = traitlets.List().tag(sync=True)
 
-    views = [
+    return Dashboard(views=views_of(link, height))
+
+
+def views_of(link: str, height: int) -> list[dict[str, Any]]:
+    """Return what the script shows: where each view is, how high it is, and what it is called."""
+    return [
         {"link": _beside(link, page), "height": height, "title": title} for page, title in _VIEWS
     ]
-    return Dashboard(views=views)
 
 
 def _beside(link: str, page: str) -> str:

@@ -11,6 +11,7 @@
 //! | `attached` | messages with what comes with them, as frames |
 //! | `engine` | casts for the engine |
 //! | `serving` | what comes on connections, and what is due |
+//! | `watched` | when casts came, and were done |
 //!
 //! Any thread may hand the machine an event: it takes one lock, for short, and what may take long is
 //! done after that. One thread at a time leads (see `treadle_reactor::leader`): it waits for what comes on
@@ -30,10 +31,12 @@ mod service;
 mod serving;
 mod store;
 pub mod values;
+mod watched;
 
 pub use engine::{Cast, Next};
 pub use links::Traffic;
 pub use payload::{snapshot, unpack};
+pub use watched::{For, Had};
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -138,6 +141,8 @@ pub trait Callbacks: Send + Sync {
     fn keep(&self, _cast: CastId, _payload: Bytes) {}
     /// The same of a call of the Python side, whose frames [are](unpack) an operation and an argument.
     fn call(&self, _cast: CastId, _payload: Bytes) {}
+    /// A worker is done with a cast.
+    fn had(&self, _had: &Had) {}
     /// Interrupt what the engine runs.
     fn interrupt(&self, _client: ClientId, _number: u64) {}
     /// A thread of the node has panicked, which ends the node; what to say.
@@ -262,6 +267,11 @@ impl Plane {
     /// Bytes of memory that payloads take of this process.
     fn bytes(&self) -> u64 {
         lock(&self.0.node).bytes()
+    }
+
+    /// Casts whose payloads this worker has, and that are not done.
+    pub fn casts(&self) -> Vec<Had> {
+        lock(&self.0.node).casts()
     }
 
     /// What was sent to neighbours so far.
@@ -483,6 +493,9 @@ impl Inner {
                 true => self.call_engine(),
                 false => self.callbacks.cast_came(),
             }
+        }
+        for had in &deferred.had {
+            self.callbacks.had(had);
         }
         for cast in &deferred.interrupt {
             self.callbacks.interrupt(cast.session, cast.number);

@@ -19,6 +19,7 @@ use super::engine::Engine;
 use super::links::{Link, Links, Traffic};
 use super::payload::Kind;
 use super::store::Store;
+use super::watched::{Had, Watched};
 use super::{Arrival, Purpose, What};
 
 /// How long the way for shared memory may take, once there is a connection.
@@ -47,6 +48,8 @@ pub(super) struct Deferred {
     pub(super) keep: Vec<(CastId, Bytes)>,
     pub(super) call: Vec<(CastId, Bytes)>,
     pub(super) interrupt: Vec<CastId>,
+    /// Casts that this worker is done with.
+    pub(super) had: Vec<Had>,
     pub(super) log: Vec<String>,
     /// Something arrived.
     pub(super) arrived: bool,
@@ -63,6 +66,7 @@ pub(super) struct Node {
     store: Store,
     links: Links,
     engine: Arc<Engine>,
+    watched: Watched,
     effects: Effects,
     /// Since when it is there, in the time that [`awake::now`] tells.
     epoch: Duration,
@@ -94,6 +98,7 @@ impl Node {
             store: Store::default(),
             links: Links::default(),
             engine,
+            watched: Watched::default(),
             effects: Effects::default(),
             epoch: awake::now(),
             purposes: HashMap::new(),
@@ -110,6 +115,11 @@ impl Node {
     /// Bytes of memory that payloads take of this process.
     pub(super) fn bytes(&self) -> u64 {
         self.store.bytes()
+    }
+
+    /// Casts that are given and not done.
+    pub(super) fn casts(&self) -> Vec<Had> {
+        self.watched.open()
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -205,6 +215,7 @@ impl Node {
             Effect::Connect(member) => deferred.dial.push(member),
             Effect::Reserve { cast, size, mapped } => {
                 let result = self.reserve(cast, size, mapped).map_err(Arc::from);
+                self.watched.comes(cast);
                 later.push_back(Event::Reserved { cast, result });
             }
             Effect::StorePayload(cast) => {
@@ -216,14 +227,19 @@ impl Node {
                 self.store.keep_results(cast, &engines, attached);
             }
             Effect::Run(cast) => match self.store.give(cast) {
-                Some(payload) => match payload.kind() {
-                    Kind::Run => {
-                        self.engine.put(cast, payload);
-                        deferred.put = true;
+                Some(payload) => {
+                    let kind = payload.kind();
+                    let size = payload.bytes.len() as u64;
+                    self.watched.given(cast, kind.into(), size);
+                    match kind {
+                        Kind::Run => {
+                            self.engine.put(cast, payload);
+                            deferred.put = true;
+                        }
+                        Kind::Keep => deferred.keep.push((cast, payload.bytes)),
+                        Kind::Call => deferred.call.push((cast, payload.bytes)),
                     }
-                    Kind::Keep => deferred.keep.push((cast, payload.bytes)),
-                    Kind::Call => deferred.call.push((cast, payload.bytes)),
-                },
+                }
                 None => later.push_back(Event::Ran { cast, size: 0 }),
             },
             Effect::Stop { cast, interrupt } => {
@@ -234,6 +250,7 @@ impl Node {
             }
             Effect::Drop(cast) => {
                 deferred.garbage.push(Box::new(self.store.drop_cast(cast)));
+                self.watched.forget(cast);
                 self.withdraw(|other| other == cast, later, deferred);
                 // A top may have waited for its memory.
                 deferred.room |= matches!(self.own.who, Neighbour::Top(_));
@@ -242,6 +259,7 @@ impl Node {
                 deferred
                     .garbage
                     .push(Box::new(self.store.drop_session(session)));
+                self.watched.drop_session(session);
                 self.withdraw(|other| other.session == session, later, deferred);
             }
             Effect::Ask(session) => deferred.ask.push(session),
@@ -367,6 +385,7 @@ impl Node {
         let Neighbour::Worker(engine) = self.own.who else {
             return;
         };
+        deferred.had.extend(self.watched.done(cast));
         let size = result.iter().map(|frame| frame.len() as u64).sum();
         let mut attached = Attached::default();
         if size > 0 {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_broadcast::CastId;
-use treadle_broadcast_node::Callbacks;
+use treadle_broadcast_node::{Callbacks, Had};
 use treadle_messages::FromWorker;
 use treadle_net::Wait;
 use treadle_reactor::thread::lock;
@@ -50,6 +50,12 @@ impl Callbacks for PlaneCallbacks {
     fn call(&self, cast: CastId, payload: Bytes) {
         if let Some(inner) = self.0.upgrade() {
             inner.call_cast(cast, &payload);
+        }
+    }
+
+    fn had(&self, had: &Had) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.tracing.had(had);
         }
     }
 

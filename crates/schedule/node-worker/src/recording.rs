@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use rustix::time::{ClockId, clock_gettime};
+use treadle_broadcast_node::{For, Had};
 use treadle_messages::{Answer, Call, FromWorker};
 use treadle_reactor::clock;
 use treadle_reactor::thread::lock;
 use treadle_schedule_wire::trace::SIGHT;
 use treadle_shuffle_node::{Activity, Done};
-use treadle_sight::{Batch, Beside, Frame, Head, Kind, Line, Record, Running};
+use treadle_sight::{Batch, Beside, Frame, Head, Kind, Line, Record, Running, cast_object, lane};
 use treadle_types::{ObjectId, Value, WorkerId, keys};
 
 use super::Inner;
@@ -306,6 +307,30 @@ impl Recorder {
         });
     }
 
+    /// The worker is done with a cast.
+    pub(super) fn had(&self, had: &Had) {
+        let name = match had.what {
+            For::Engine => "calls of views",
+            For::Memory => "values for workers",
+            For::Python => "requests of clients",
+        };
+        let mut state = lock(&self.state);
+        let group = state.group(name);
+        let ended = had.done.unwrap_or(had.given);
+        state.add(Record {
+            began: had.came,
+            read: had.given,
+            computed: ended,
+            ended,
+            object: cast_object(had.cast.session, had.cast.number),
+            bytes: had.bytes,
+            group,
+            lane: 0,
+            kind: Kind::Cast,
+            failed: false,
+        });
+    }
+
     /// The scheduler answers a batch with its clock.
     pub(super) fn answered(&self, answer: &Answer) {
         let came = clock::monotonic();
@@ -508,10 +533,22 @@ pub(super) fn send(inner: &Inner, is_last: bool) {
     let stats = inner.values.store().stats();
     let disk = stats.written.nbytes + stats.read.nbytes;
     let running = inner.embedder.get().map(|embedder| embedder.running());
-    let running = running.unwrap_or_default();
+    let mut running = running.unwrap_or_default();
+    running.extend(inner.plane.casts().iter().map(cast));
     recorder.send((processor, disk), running, is_last, |call| {
         lock(&inner.machine).outbox.push(FromWorker::Call(call));
     });
+}
+
+/// A cast that the worker has, and is not done with, as something that runs.
+fn cast(had: &Had) -> Runs {
+    let key = format!("cast {} of client {}", had.cast.number, had.cast.session.0);
+    Runs {
+        lane: lane::CAST.into(),
+        object: ObjectId::from_u64(cast_object(had.cast.session, had.cast.number)),
+        began: had.came,
+        key: Value::Str(key).to_bytes().into(),
+    }
 }
 
 #[cfg(test)]

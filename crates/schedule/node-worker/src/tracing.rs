@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use treadle_broadcast_node::Had;
 use treadle_messages::{Answer, Call, FromWorker};
 use treadle_net::Wait;
 use treadle_reactor::clock;
@@ -215,6 +216,13 @@ impl Tracing {
     pub fn sampled(&self, began: u64, places: Vec<Place>) {
         if self.recorder.is_on() {
             self.recorder.sampled(began, places);
+        }
+    }
+
+    /// The worker is done with a cast.
+    pub(super) fn had(&self, had: &Had) {
+        if self.recorder.is_on() {
+            self.recorder.had(had);
         }
     }
 

@@ -379,7 +379,14 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn any_record() -> impl Strategy<Value = Record> {
-        let kind = prop::sample::select(&[Kind::Task, Kind::Fetch, Kind::Spill, Kind::Shuffle][..]);
+        let kinds = &[
+            Kind::Task,
+            Kind::Fetch,
+            Kind::Spill,
+            Kind::Shuffle,
+            Kind::Cast,
+        ];
+        let kind = prop::sample::select(&kinds[..]);
         let times = (
             0..1_u64 << 40,
             0..1_u64 << 34,

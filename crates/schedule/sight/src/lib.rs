@@ -10,6 +10,7 @@
 //! | `batch` | what a worker recorded, as bytes |
 //! | `event` | all that is taken in, as bytes |
 //! | `groups`, `workers`, `series`, `transfers`, `profile` | aggregates, each with a fixed bound |
+//! | `casts` | the latest calls, and values, for many workers |
 //! | `logs` | the latest lines of logs |
 //! | `picture` | spans reduced to what pixels show |
 //! | `overview`, `tables`, `verdicts` | the answers, and what they prove |
@@ -24,6 +25,7 @@
 extern crate alloc;
 
 mod batch;
+mod casts;
 mod event;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -45,11 +47,12 @@ pub mod verdicts;
 mod workers;
 
 pub use batch::{Batch, Beside, Frame, Head, Line, Record, Running};
+pub use casts::cast_object;
 pub use event::{End, Event, Shuffle, Snapshot, States, WorkerState, about_error};
 pub use groups::{MOST_GROUPS, OTHERS};
 pub use overview::{
-    ErrorRow, EventRow, Flame, GroupRow, HistoryRow, Kept, LineRow, Lines, Matrix, Overview,
-    RunningRow, Series, SpanRow, StatesRow, Tasks, WorkerRow,
+    CastRow, ErrorRow, EventRow, Flame, GroupRow, HistoryRow, Kept, LineRow, Lines, Matrix,
+    Overview, RunningRow, Series, SpanRow, StatesRow, Tasks, WorkerRow,
 };
 pub use picture::{By, Lane, Picture, Rectangle, Window};
 pub use reader::Malformed;

@@ -161,6 +161,33 @@ pub struct ErrorRow {
     pub raised: bool,
 }
 
+/// A cast: a call, or values, for many workers.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct CastRow {
+    /// Whose it is, and its number there.
+    pub client: u32,
+    pub number: u32,
+    /// What it is for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub what: Option<String>,
+    /// Of what each worker gets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// Workers that are done with it, and those that are known to take more than a second for it.
+    pub receivers: u64,
+    pub running: u64,
+    /// When the first worker heard of it, in nanoseconds.
+    pub from: u64,
+    /// From then until the last one was done, or now; and until the last one that is done had all of it, and its
+    /// turn.
+    pub seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub given_seconds: Option<f64>,
+    /// Bytes that all of them got in a second of that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
+}
+
 /// A task that runs.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct RunningRow {
@@ -245,6 +272,9 @@ pub struct Overview {
     /// The same of the whole run.
     pub whole: Series,
     pub shuffles: Vec<ShuffleRow>,
+    /// Those that go on, then the latest.
+    pub casts: Vec<CastRow>,
+    pub more_casts: u64,
     /// Those that have run longest.
     pub running: Vec<RunningRow>,
     pub more_running: usize,
@@ -351,4 +381,7 @@ pub struct SpanRow {
     pub to: u64,
     pub bytes: u64,
     pub ok: bool,
+    /// It is not over: it has no bytes yet, and `read`, `computed` and `to` say nothing.
+    #[serde(skip_serializing_if = "core::ops::Not::not")]
+    pub running: bool,
 }

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use crate::groups::Groups;
 use crate::ring::Ring;
 use crate::span::{Kind, Span, lane};
-use crate::workers::Workers;
+use crate::workers::{Running, Workers};
 
 /// Rectangles of a picture.
 pub(crate) const MOST: usize = 200_000;
@@ -200,8 +200,14 @@ impl Pieces {
     }
 }
 
-/// Draws a window.
-pub(crate) fn draw(ring: &Ring, groups: &Groups, workers: &Workers, window: Window) -> Picture {
+/// Draws a window; what runs until `now`.
+pub(crate) fn draw(
+    ring: &Ring,
+    groups: &Groups,
+    workers: &Workers,
+    window: Window,
+    now: u64,
+) -> Picture {
     let width = window.width.clamp(1, WIDEST);
     let window = Window {
         to: window.to.max(window.from.saturating_add(1)),
@@ -223,9 +229,17 @@ pub(crate) fn draw(ring: &Ring, groups: &Groups, workers: &Workers, window: Wind
                 .is_none_or(|group| span.group == group && span.kind() != Kind::Fetch)
     };
     let spans = ring.within(window.from, window.to).filter(is_wanted);
+    let owners = workers.iter();
+    let owners = owners.filter(|(own, _)| row.is_none_or(|row| *own == row));
+    let running = owners.flat_map(|(row, worker)| worker.running.iter().map(move |it| (row, it)));
+    let running = running.filter(|(_, it)| {
+        it.began <= window.to
+            && now >= window.from
+            && window.group.is_none_or(|group| it.number == group)
+    });
     let mut picture = match window.by {
-        By::Worker => by_worker(spans, workers, window),
-        By::Group => by_group(spans, groups, window),
+        By::Worker => by_worker(spans, running, workers, window, now),
+        By::Group => by_group(spans, running, groups, window, now),
     };
     for rectangle in &picture.rectangles {
         picture
@@ -251,8 +265,10 @@ fn empty() -> Picture {
 
 fn by_worker<'a>(
     spans: impl Iterator<Item = &'a Span>,
+    running: impl Iterator<Item = (u16, &'a Running)>,
     workers: &Workers,
     window: Window,
+    now: u64,
 ) -> Picture {
     let mut picture = empty();
     let mut rows: BTreeMap<(u16, u16), u32> = BTreeMap::new();
@@ -264,9 +280,7 @@ fn by_worker<'a>(
         columns: u64::from(window.width),
         window: length,
     };
-    for span in spans {
-        picture.count += 1;
-        let place = (span.worker, span.lane);
+    let mut row_of = |place: (u16, u16), pieces: &mut Pieces| {
         if known.0 != place {
             let next = rows.len() as u32;
             let lane = *rows.entry(place).or_insert(next);
@@ -275,13 +289,18 @@ fn by_worker<'a>(
             }
             known = (place, lane);
         }
-        let inside = |time: u64| time.clamp(window.from, window.to) - window.from;
+        known.1
+    };
+    let inside = |time: u64| time.clamp(window.from, window.to) - window.from;
+    for span in spans {
+        picture.count += 1;
+        let lane = row_of((span.worker, span.lane), &mut pieces);
         let group = match span.kind() {
             Kind::Fetch => 0,
             _ => span.group,
         };
         let whole = Piece {
-            lane: known.1,
+            lane,
             group,
             kind: span.kind(),
             start: inside(span.start()),
@@ -302,6 +321,18 @@ fn by_worker<'a>(
         } else {
             pieces.add(whole);
         }
+    }
+    for (row, running) in running {
+        picture.count += 1;
+        let lane = row_of((row, running.lane), &mut pieces);
+        pieces.add(Piece {
+            lane,
+            group: running.number,
+            kind: Kind::Running,
+            start: inside(running.began),
+            end: inside(now),
+            count: 1,
+        });
     }
     pieces.compact();
     // Workers by name, their threads first.
@@ -344,14 +375,24 @@ fn by_worker<'a>(
 }
 
 /// Draws by group: how many of its spans there are at a time, for each pixel.
-fn by_group<'a>(spans: impl Iterator<Item = &'a Span>, groups: &Groups, window: Window) -> Picture {
+fn by_group<'a>(
+    spans: impl Iterator<Item = &'a Span>,
+    running: impl Iterator<Item = (u16, &'a Running)>,
+    groups: &Groups,
+    window: Window,
+    now: u64,
+) -> Picture {
     let mut picture = empty();
     let length = window.to - window.from;
     let most = (MOST / groups.iter().count().max(1)).max(16);
     let columns = (window.width as usize).min(most);
     // By group: how many begin in a column and how many ended before it.
     let mut changes: BTreeMap<u16, Vec<(i32, i32)>> = BTreeMap::new();
-    for span in spans.filter(|span| span.kind() == Kind::Task) {
+    let tasks = spans.filter(|span| span.kind() == Kind::Task);
+    let tasks = tasks.map(|span| (span.group, span.start(), span.end()));
+    let running = running.filter(|(_, it)| it.lane < lane::OTHERS);
+    let running = running.map(|(_, it)| (it.number, it.began, now));
+    for (group, start, end) in tasks.chain(running) {
         picture.count += 1;
         let column = |time: u64| {
             let inside = time.clamp(window.from, window.to) - window.from;
@@ -359,10 +400,10 @@ fn by_group<'a>(spans: impl Iterator<Item = &'a Span>, groups: &Groups, window: 
             (column as usize).min(columns - 1)
         };
         let row = changes
-            .entry(span.group)
+            .entry(group)
             .or_insert_with(|| vec![(0, 0); columns + 1]);
-        row[column(span.start())].0 += 1;
-        row[column(span.end()) + 1].1 += 1;
+        row[column(start)].0 += 1;
+        row[column(end) + 1].1 += 1;
     }
     picture.exact = false;
     for (group, row) in changes {

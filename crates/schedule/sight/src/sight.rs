@@ -2,6 +2,7 @@
 
 mod facts;
 mod latest;
+mod spans;
 
 use alloc::collections::VecDeque;
 use alloc::string::{String, ToString};
@@ -12,14 +13,14 @@ use treadle_types::{ObjectId, Value};
 
 use self::latest::series;
 use crate::batch::{Batch, Record};
+use crate::casts::Casts;
 use crate::event::{End, Event, Shuffle, Snapshot};
 use crate::groups::Groups;
 use crate::logs::Logs;
 use crate::overview::{
-    Cluster, ErrorRow, EventRow, GroupRow, HistoryRow, Kept, Matrix, Overview, ShuffleRow, SpanRow,
+    Cluster, ErrorRow, EventRow, GroupRow, HistoryRow, Kept, Matrix, Overview, ShuffleRow,
     StatesRow, Tasks, WorkerRow,
 };
-use crate::picture::{self, Picture, Window};
 use crate::profile::Profile;
 use crate::reader::Malformed;
 use crate::ring::Ring;
@@ -43,6 +44,8 @@ const MOST_IN_MATRIX: usize = 64;
 /// Bytes of keys that are kept, with what each takes beside.
 const MOST_KEYS: usize = 4 << 20;
 const KEY: usize = 48;
+/// What stands in the place of a group for casts that go on.
+const CASTS: &str = "casts";
 /// The version of the answers.
 const VERSION: u32 = 1;
 /// Names of statuses.
@@ -92,6 +95,7 @@ pub struct Sight {
     pub(crate) workers: Workers,
     times: Times,
     transfers: Transfers,
+    pub(crate) casts: Casts,
     pub(crate) keys: Keys,
     errors: VecDeque<ErrorRow>,
     events: VecDeque<EventRow>,
@@ -125,6 +129,7 @@ impl Sight {
             workers: Workers::default(),
             times: Times::new(),
             transfers: Transfers::default(),
+            casts: Casts::default(),
             keys: Keys::default(),
             errors: VecDeque::new(),
             events: VecDeque::new(),
@@ -383,13 +388,7 @@ impl Sight {
             self.keys.add(*object, key);
         }
         if let Some(running) = &batch.beside.running {
-            let running = running.iter().take(MOST_RUNNING).map(|task| Running {
-                lane: task.lane,
-                began: self.aligned(task.began, offset),
-                group: treadle_types::keys::group(task.key).into(),
-                key: crate::about_error(&readable(task.key)),
-            });
-            let running = running.collect();
+            let running = self.still_running(running, batch.records(), offset);
             if let Some(worker) = self.workers.get_mut(row) {
                 worker.running = running;
             }
@@ -413,6 +412,35 @@ impl Sight {
             self.record(row, record, offset);
         }
         Ok(())
+    }
+
+    /// What a worker says runs, without what has ended since it looked: that is among its records.
+    fn still_running(
+        &mut self,
+        running: &[crate::batch::Running<'_>],
+        records: &[Record],
+        offset: i64,
+    ) -> Vec<Running> {
+        // Nobody is told of what has run for less.
+        let long = |record: &&Record| record.ended.saturating_sub(record.began) >= SECOND;
+        let ended: Vec<u64> = records.iter().filter(long).map(|one| one.object).collect();
+        let running = running.iter().take(MOST_RUNNING);
+        let running = running.filter(|task| !ended.contains(&task.object));
+        let running = running.map(|task| {
+            let group = match task.lane {
+                lane::CAST => CASTS,
+                _ => treadle_types::keys::group(task.key),
+            };
+            Running {
+                object: task.object,
+                lane: task.lane,
+                began: self.aligned(task.began, offset),
+                group: group.into(),
+                number: self.groups.intern(group),
+                key: crate::about_error(&readable(task.key)),
+            }
+        });
+        running.collect()
     }
 
     /// A time of a worker's, on the scheduler's clock. What did not come to pass yet ends now.
@@ -478,74 +506,16 @@ impl Sight {
                 step.fetched = record.bytes;
             }
             Kind::Spill => step.spilled = record.bytes,
+            Kind::Cast => {
+                let times = (start, span.read(), end);
+                self.casts.add(record.object, group, record.bytes, times);
+            }
             _ => {}
         }
         if step != Step::default() {
             self.times.add(end, &step);
         }
         self.ring.push(span);
-    }
-
-    /// What a window shows.
-    pub fn picture(&self, window: Window) -> Picture {
-        picture::draw(&self.ring, &self.groups, &self.workers, window)
-    }
-
-    /// The span of a worker's lane at a time; or the nearest one, at most `within` nanoseconds away.
-    pub fn span(&self, at: u64, worker: u32, lane: u16, within: u64) -> Option<SpanRow> {
-        let row = self.workers.find(worker)?;
-        let (from, to) = (at.saturating_sub(within), at.saturating_add(within));
-        let spans = self.ring.within(from, to);
-        let spans = spans.filter(|span| span.worker == row && span.lane == lane);
-        let distance = |span: &&Span| {
-            let before = span.start().saturating_sub(at);
-            before.max(at.saturating_sub(span.end()))
-        };
-        spans.min_by_key(distance).map(|span| self.span_row(span))
-    }
-
-    /// The latest spans, at most so many, of the task that has this value: its number may have been another's
-    /// before, so those of `runs` attempts, of which this is the last.
-    pub fn spans_of(&self, object: ObjectId, runs: u32, most: usize) -> Vec<SpanRow> {
-        let first = object.attempt.0.saturating_sub(runs.saturating_sub(1));
-        let is_own = |span: &&Span| {
-            let own = span.object();
-            own.task == object.task
-                && (first..=object.attempt.0).contains(&own.attempt.0)
-                && span.kind() != Kind::Shuffle
-        };
-        let spans = self.ring.within(0, u64::MAX).rev().filter(is_own);
-        spans.take(most).map(|span| self.span_row(span)).collect()
-    }
-
-    fn span_row(&self, span: &Span) -> SpanRow {
-        let object = span.object().to_u64();
-        let group = match span.kind() {
-            Kind::Fetch => alloc::format!("from {}", self.workers.name(span.group)),
-            _ => self.groups.name(span.group).into(),
-        };
-        SpanRow {
-            key: self.keys.get(object),
-            object,
-            group,
-            kind: span.kind().name(),
-            worker: self.workers.name(span.worker),
-            worker_id: self.workers.get(span.worker).map_or(0, |worker| worker.id),
-            lane: span.lane,
-            from: span.start(),
-            read: span.read(),
-            computed: span.computed(),
-            to: span.end(),
-            bytes: span.bytes(),
-            ok: !span.is_failed(),
-        }
-    }
-
-    /// The value of the task of a key, by its text, if its key was kept.
-    pub fn object_of(&self, key: &str) -> Option<ObjectId> {
-        let mut keys = self.keys.keys.iter().rev();
-        let found = keys.find(|(_, own)| readable(own) == key);
-        found.map(|(object, _)| ObjectId::from_u64(*object))
     }
 
     /// What is seen first; `live`: whether the cluster is there.
@@ -589,6 +559,7 @@ impl Sight {
         });
         let (workers, more_workers) = self.worker_rows(now, live);
         let (running, more_running) = self.running();
+        let (casts, more_casts) = self.cast_rows(now);
         let rate: u64 = self
             .times
             .recent()
@@ -631,6 +602,8 @@ impl Sight {
                 series(step, step * steps.len() as u64 * SECOND, steps.iter())
             },
             shuffles: self.shuffles.iter().rev().map(shuffle_row).collect(),
+            casts,
+            more_casts,
             running,
             more_running,
             errors: self.errors.iter().rev().cloned().collect(),
@@ -741,6 +714,7 @@ impl Sight {
         self.workers.check();
         self.times.check();
         self.transfers.check();
+        self.casts.check();
         self.profile.check();
         self.logs.check();
         let running = |(_, worker): (u16, &Worker)| worker.running.len() <= MOST_RUNNING;

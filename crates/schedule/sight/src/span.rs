@@ -18,6 +18,8 @@ pub enum Kind {
     Shuffle = 4,
     /// A call to many engines.
     Cast = 5,
+    /// A task, or a cast, that is not over: only pictures have it.
+    Running = 6,
     /// Several of these, in one rectangle of a picture.
     Several = 15,
 }
@@ -44,6 +46,7 @@ impl Kind {
             Self::Spill => "spill",
             Self::Shuffle => "shuffle",
             Self::Cast => "cast",
+            Self::Running => "running",
             Self::Several => "several",
         }
     }

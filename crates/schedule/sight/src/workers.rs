@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 
 use crate::event::WorkerState;
 use crate::series::SECOND;
+use crate::span::lane;
 
 /// Workers that are told apart. One that comes later takes the row of one that is gone, and what that did is
 /// drawn as another's: so this is far more than clusters have.
@@ -51,12 +52,15 @@ pub(crate) struct Worker {
     pub(crate) running: Vec<Running>,
 }
 
-/// A task that runs.
+/// A task that runs, or a cast.
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
+    pub(crate) object: u64,
     pub(crate) lane: u16,
     pub(crate) began: u64,
     pub(crate) group: String,
+    /// The number of that.
+    pub(crate) number: u16,
     pub(crate) key: String,
 }
 
@@ -143,7 +147,7 @@ impl Worker {
         }
         // With what still runs.
         let (from, end) = recent(now)?;
-        let running = self.running.iter();
+        let running = self.running.iter().filter(|task| task.lane < lane::OTHERS);
         let running =
             running.map(|task| (end * SECOND).saturating_sub(task.began.max(from * SECOND)));
         let running = running.sum::<u64>() as f64 / ((end - from) * SECOND) as f64;
@@ -287,12 +291,17 @@ mod tests {
         assert_eq!(worker.busy(now + 100 * SECOND), Some(0.0));
         // And with what still runs: half of the time of the other one.
         worker.running.push(Running {
+            object: 5,
             lane: 1,
             began: now - 6 * SECOND,
             group: "x".into(),
+            number: 1,
             key: "x".into(),
         });
         assert_eq!(worker.busy(now), Some(0.75));
+        // A cast is at none of its executor threads.
+        worker.running[0].lane = lane::CAST;
+        assert_eq!(worker.busy(now), Some(0.5));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use treadle_sight::{
-    Batch, Beside, By, Event, Head, Kind, Record, Sight, Snapshot, Window, WorkerState,
+    Batch, Beside, By, Event, Head, Kind, Record, Running, Sight, Snapshot, Window, WorkerState,
 };
 use treadle_types::{ObjectId, WorkerId};
 
@@ -94,7 +94,7 @@ proptest! {
         let sight = run(&done);
         let to = from + length;
         let window = Window { from, to, width, by: By::Worker, group: None, worker: None };
-        let picture = sight.picture(window);
+        let picture = sight.picture(window, 0);
         let inside: Vec<&Done> = done
             .iter()
             .filter(|done| done.began <= to && done.began + done.length >= from)
@@ -142,7 +142,7 @@ proptest! {
             });
             prop_assert!(covered, "{done:?}");
         }
-        let by_group = sight.picture(Window { by: By::Group, ..window });
+        let by_group = sight.picture(Window { by: By::Group, ..window }, 0);
         let tasks = inside.iter().filter(|done| !done.fetch);
         prop_assert_eq!(by_group.count, tasks.clone().count() as u64);
         let mut columns: BTreeMap<(String, u64), u64> = BTreeMap::new();
@@ -265,7 +265,7 @@ fn many_rows_are_drawn_with_wider_pixels() {
         group: None,
         worker: None,
     };
-    let picture = sight.picture(window);
+    let picture = sight.picture(window, 0);
     assert_eq!(picture.count, 1_000_000);
     assert_eq!(picture.lanes.len(), 1_000);
     assert!(picture.rectangles.len() <= 200_000);
@@ -279,4 +279,133 @@ fn many_rows_are_drawn_with_wider_pixels() {
     assert_eq!((near.from, near.to), (500_000, 500_400));
     assert_eq!(sight.span(500_700, 7, 0, 10), None);
     assert_eq!(near.group, "x");
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A worker says that it has done some things, and that tasks of these lanes run since these times.
+fn say(sight: &mut Sight, records: &[Record], running: &[(u16, u64)], now: u64) {
+    let key = treadle_types::Value::Str("inc-7".into()).to_bytes();
+    let running = running.iter().map(|&(lane, began)| Running {
+        object: u64::from(lane + 1) << 32,
+        lane,
+        began,
+        key: &key,
+    });
+    let beside = Beside {
+        running: Some(running.collect()),
+        ..beside(&[(1, "inc")], &[])
+    };
+    let bytes = Batch::encode(Head::default(), &beside, records.iter().copied());
+    let event = Event::Batch {
+        worker: WorkerId(7),
+        bytes: &bytes,
+    };
+    sight.handle(&event, now).unwrap();
+    sight.check();
+}
+
+#[test]
+fn what_runs_is_drawn_until_now_and_found() {
+    let mut sight = Sight::new(1 << 20);
+    say(&mut sight, &[], &[(0, SECOND), (1, 2 * SECOND)], 4 * SECOND);
+    let window = Window {
+        from: 0,
+        to: 10 * SECOND,
+        width: 1_000,
+        by: By::Worker,
+        group: None,
+        worker: None,
+    };
+    let drawn = |picture: &treadle_sight::Picture| -> Vec<_> {
+        let all = picture.rectangles.iter();
+        all.map(|one| (one.lane, one.kind, one.start, one.length))
+            .collect()
+    };
+    let running = Kind::Running as u16;
+    let picture = sight.picture(window, 5 * SECOND);
+    assert_eq!(
+        drawn(&picture),
+        [(0, running, 0.1, 0.4), (1, running, 0.2, 0.3)]
+    );
+    assert_eq!((picture.count, picture.exact), (2, true));
+    let inc = picture.rectangles[0].group;
+    assert_eq!(picture.groups[&inc], "inc");
+    // No later than anything that is known, and where it is asked for.
+    assert_eq!(drawn(&sight.picture(window, 0))[0].3, 0.3);
+    let of = |group, worker| {
+        let window = Window {
+            group,
+            worker,
+            ..window
+        };
+        sight.picture(window, 0).count
+    };
+    assert_eq!(of(Some(inc as u16), Some(7)), 2);
+    assert_eq!((of(Some(0), None), of(None, Some(8))), (0, 0));
+    let early = Window {
+        to: SECOND / 2,
+        ..window
+    };
+    assert_eq!(sight.picture(early, 0).count, 0);
+    let groups = Window {
+        by: By::Group,
+        ..window
+    };
+    let groups = sight.picture(groups, 5 * SECOND);
+    let most = groups.rectangles.iter().map(|one| one.count).max();
+    assert_eq!(most, Some(2));
+    // The seconds in which threads were busy, up to the one that has just begun.
+    let series = sight.overview(4 * SECOND, true).series;
+    let busy = &series.values[1];
+    assert_eq!(series.to, 5 * SECOND);
+    assert_eq!(busy[busy.len() - 5..], [0.0, 1.0, 2.0, 2.0, 0.0]);
+    let found = sight.span(3 * SECOND, 7, 1, 1).expect("it runs");
+    assert_eq!((found.from, found.to), (2 * SECOND, 4 * SECOND));
+    assert_eq!(
+        (found.key.as_deref(), found.kind, found.running),
+        (Some("inc-7"), "task", true)
+    );
+    assert_eq!(sight.span(SECOND, 7, 1, 1), None);
+}
+
+#[test]
+fn what_has_ended_is_drawn_once() {
+    let mut sight = Sight::new(1 << 20);
+    let ended = Record {
+        began: SECOND,
+        read: SECOND,
+        computed: 3 * SECOND,
+        ended: 3 * SECOND,
+        object: 1 << 32,
+        bytes: 10,
+        group: 1,
+        lane: 0,
+        kind: Kind::Task,
+        failed: false,
+    };
+    // It ended after the worker looked, and before it said so.
+    say(
+        &mut sight,
+        &[ended],
+        &[(0, SECOND), (1, SECOND)],
+        4 * SECOND,
+    );
+    let window = Window {
+        from: 0,
+        to: 10 * SECOND,
+        width: 1_000,
+        by: By::Worker,
+        group: None,
+        worker: None,
+    };
+    let kinds = |sight: &Sight| -> Vec<u16> {
+        let picture = sight.picture(window, 0);
+        picture.rectangles.iter().map(|one| one.kind).collect()
+    };
+    assert_eq!(kinds(&sight), [Kind::Task as u16, Kind::Running as u16]);
+    let found = sight.span(2 * SECOND, 7, 0, 1).expect("it ran");
+    assert!(!found.running);
+    say(&mut sight, &[], &[], 5 * SECOND);
+    assert_eq!(kinds(&sight), [Kind::Task as u16]);
 }

@@ -20,6 +20,7 @@
 //! | `servers` | where a master learns of servers |
 //! | `member` | the connection of a process to the master, with the shuffle plane of that process |
 //! | `observer` | what a member does with rows, for the trace of its process |
+//! | `page` | the dashboard of a master and of a server |
 //! | `server` | a member that holds partitions, and that others connect to |
 //!
 //! A member that is connected is there, one whose connection has ended is lost. A process that comes
@@ -33,6 +34,7 @@ mod joining;
 mod master;
 mod member;
 mod observer;
+mod page;
 mod protocol;
 mod records;
 mod room;

@@ -8,6 +8,7 @@ mod pushed;
 mod questions;
 mod registered;
 mod registry;
+mod shown;
 mod state;
 mod visitor;
 
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
 use tracing::{error, info};
+use treadle_host::pages::{Options as Pages, PageServer, Refusals};
 use treadle_host::{Service, ServiceHost, Services};
 use treadle_net::{Address, ClusterId, Offer, Options, Wait};
 use treadle_reactor::awake;
@@ -31,6 +33,7 @@ use crate::master::listed::Listed;
 use crate::master::state::State;
 use crate::master::visitor::Members;
 use crate::member::{Member as Registered, MemberOptions};
+use crate::page::{About, json_page, serve};
 use crate::{LINKS, SERVICE, ServiceError};
 
 /// How often leases are looked at.
@@ -45,6 +48,14 @@ const THREADS: usize = 2;
 /// Shuffles that run, at most; and partitions of all of them, about. Each takes memory of the master.
 const MOST_SHUFFLES: usize = 100_000;
 const MOST_PARTITIONS: u64 = 64 << 20;
+
+const REFUSALS: Refusals = Refusals {
+    unauthorized: "these pages are for who has their link: treadle shuffle-master shows it on a terminal. \
+         It ends with ?token=…; programs may send the token as a header instead, \
+         Authorization: Bearer …\n",
+    foreign_host: "the Host of the request is no name of this server: use its address\n",
+    busy: "the shuffle master is busy, or gone\n",
+};
 
 /// Settings of a master.
 #[derive(Clone, Debug)]
@@ -92,6 +103,7 @@ struct Inner {
     state: Mutex<State>,
     over: Mutex<bool>,
     ended: Condvar,
+    http: OnceLock<PageServer>,
 }
 
 impl ShuffleMaster {
@@ -150,6 +162,7 @@ impl ShuffleMaster {
             state: Mutex::new(State::new(number, &options, joined.is_some())),
             over: Mutex::new(false),
             ended: Condvar::new(),
+            http: OnceLock::new(),
         });
         let service: Box<dyn Service> = Box::new(Members(Arc::downgrade(&inner)));
         let weak = Arc::downgrade(&inner);
@@ -240,6 +253,41 @@ impl ShuffleMaster {
         self.0.cluster
     }
 
+    /// Serves the dashboard of the service; once. Who does not want it has none of its files.
+    ///
+    /// # Errors
+    /// The port is taken, or the system has no more threads or descriptors.
+    pub fn show(&self, options: Pages) -> Result<(), ServiceError> {
+        let about = About {
+            address: self.0.contact.clone(),
+            id: self.0.cluster.to_string(),
+        };
+        let weak = Arc::downgrade(&self.0);
+        let shown = move || {
+            let inner = weak.upgrade();
+            inner.map_or(Json::Null, |inner| {
+                let registry = inner.registry();
+                lock(&inner.state).shown(registry)
+            })
+        };
+        let weak = Arc::downgrade(&self.0);
+        let state = json_page("/json/state", move || {
+            let inner = weak.upgrade();
+            inner.map_or_else(String::new, |inner| {
+                let registry = inner.registry();
+                lock(&inner.state).json(registry)
+            })
+        });
+        let pages = serve(options, about, REFUSALS, shown, [state])?;
+        let _ = self.0.http.set(pages);
+        Ok(())
+    }
+
+    /// The link to its pages, with the token that lets in.
+    pub fn http_link(&self) -> Option<&str> {
+        self.0.http.get().map(PageServer::link)
+    }
+
     /// What is there, as JSON.
     pub fn state(&self) -> String {
         let registry = self.0.registry();
@@ -261,6 +309,10 @@ impl ShuffleMaster {
     /// Ends it, and with it all shuffles. The master of an application has the registry know their records first,
     /// unless that takes long.
     pub fn close(&self) {
+        // Its thread may have the last reference to all of this for a moment: it ends first.
+        if let Some(http) = self.0.http.get() {
+            http.close();
+        }
         if self.0.links.is_some() && !*lock(&self.0.over) {
             let until = Instant::now() + LAST_WORDS;
             lock(&self.0.state).end_all();

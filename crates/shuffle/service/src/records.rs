@@ -175,6 +175,17 @@ impl Records {
         self.ended.iter().cloned().chain(running).collect()
     }
 
+    /// That of a shuffle that runs, and has `progress`; `None`: it has ended.
+    pub(crate) fn running(&self, shuffle: ShuffleId, progress: Progress) -> Option<Json> {
+        let record = self.recorder.record(awake::now(), shuffle)?;
+        Some(self.told(&record, Some(progress), false))
+    }
+
+    /// Those of shuffles that have ended, the latest first.
+    pub(crate) fn ended(&self) -> impl Iterator<Item = &Json> {
+        self.ended.iter().rev()
+    }
+
     /// Those that have ended since this was last called.
     pub(crate) fn take_fresh(&mut self) -> Json {
         std::mem::take(&mut self.fresh).into_iter().collect()

@@ -4,6 +4,7 @@ mod devices;
 mod end;
 mod links;
 mod masters;
+mod pages;
 mod registered;
 
 use std::io;
@@ -11,8 +12,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use serde_json::json;
-use treadle_host::pages::{Content, Options as Pages, Page, PageServer, Refusals, Text};
+use treadle_host::pages::{Options as Pages, PageServer};
 use treadle_host::{Service, ServiceHost, Services};
 use treadle_memory::{
     Consumer as _, Limits, Pool, Reclaim, Segments, Taken, kept, occupied, share_heap,
@@ -55,14 +55,6 @@ const REMOTE_ROOM: u64 = 1 << 30;
 /// At most this part of the limit is kept for reuse, or written to a file at once.
 const KEPT_PART: u64 = 4;
 const RUN_PART: u64 = 16;
-
-const REFUSALS: Refusals = Refusals {
-    unauthorized: "these pages are for who has their link: treadle shuffle-server shows it on a terminal. \
-         It ends with ?token=…; programs may send the token as a header instead, \
-         Authorization: Bearer …\n",
-    foreign_host: "the Host of the request is no name of this server: use its address\n",
-    busy: "the shuffle server is busy, or gone\n",
-};
 
 /// Settings of a server.
 #[derive(Clone, Debug)]
@@ -193,7 +185,7 @@ impl ShuffleServer {
             .watch(disks, options.memory, room)
             .map_err(ServiceError::no_thread)?;
         let http = options.http.clone();
-        let http = http.map(|http| pages(http, &options, &server));
+        let http = http.map(|http| pages::pages(http, &options, &server));
         server.http = http.transpose()?;
         Ok(server)
     }
@@ -420,99 +412,4 @@ fn look(stats: &Stats, disks: &Disks, memory: u64, was_full: bool) -> Room {
         rate: stats.intake.rate,
         age: stats.intake.age,
     }
-}
-
-/// What the counts of a plane are called.
-pub(crate) fn counts(stats: &Stats) -> [(&'static str, &'static str, u64); 14] {
-    [
-        ("pushed_bytes_total", "counter", stats.pushed),
-        ("copied_bytes_total", "counter", stats.copied),
-        ("stored_bytes_total", "counter", stats.stored),
-        ("spilled_bytes_total", "counter", stats.spilled),
-        ("loaded_bytes_total", "counter", stats.loaded),
-        ("transfers_total", "counter", stats.transfers),
-        ("reads_total", "counter", stats.reads),
-        ("throttled_reads_total", "counter", stats.throttled),
-        ("resident_bytes", "gauge", stats.resident),
-        ("held_bytes", "gauge", stats.held),
-        ("disk_bytes", "gauge", stats.on_disk),
-        ("remote_bytes", "gauge", stats.remote),
-        ("intake_bytes_per_second", "gauge", stats.intake.rate),
-        ("in_flight_bytes", "gauge", stats.in_flight),
-    ]
-}
-
-/// The pages of a server.
-fn pages(
-    http: Pages,
-    options: &ServerOptions,
-    server: &ShuffleServer,
-) -> Result<PageServer, ServiceError> {
-    let (plane, registration) = (server.plane().clone(), Arc::clone(&server.registration));
-    let metrics = move || -> Text {
-        let stats = plane.stats();
-        let is_registered = u64::from(registration.trouble().is_none());
-        let of_devices = devices::metrics(&plane.devices());
-        Box::new(move || {
-            let registered = ("registered", "gauge", is_registered);
-            let all = counts(&stats).into_iter().chain([registered]);
-            let lines = all.map(|(name, kind, value)| {
-                let name = format!("treadle_shuffle_{name}");
-                format!("# TYPE {name} {kind}\n{name} {value}\n")
-            });
-            let text: String = lines.chain([of_devices]).collect();
-            Content::new("text/plain; version=0.0.4", text)
-        })
-    };
-    let (name, domain) = (options.name.clone(), options.domain.clone());
-    let directories: Vec<String> = options
-        .directories
-        .iter()
-        .map(|path| path.display().to_string())
-        .collect();
-    let remote = options
-        .remote
-        .as_ref()
-        .map(|(location, _)| location.to_string());
-    let (rack, host_kind) = (options.rack.clone(), options.host_kind.clone());
-    let memory = options.memory;
-    let (address, plane) = (server.address().to_string(), server.plane().clone());
-    let registration = Arc::clone(&server.registration);
-    let state = move || -> Text {
-        let stats = plane.stats();
-        let counts = counts(&stats).map(|(name, _, value)| (name.to_string(), json!(value)));
-        let text = json!({
-            "name": name,
-            "address": address,
-            "registry": registration.location(),
-            "not_registered": registration.trouble(),
-            "domain": domain,
-            "rack": rack,
-            "host_kind": host_kind,
-            "directories": directories,
-            "devices": devices::state(&plane.devices()),
-            "remote": remote,
-            "memory_limit": memory,
-            "counts": serde_json::Map::from_iter(counts),
-            "split_bytes": config().split,
-        });
-        Box::new(move || Content::new("application/json", text.to_string()))
-    };
-    let pages = vec![
-        Page {
-            path: "/metrics",
-            is_open: false,
-            ask: Box::new(move |_, reply| reply(metrics())),
-        },
-        Page {
-            path: "/json/state",
-            is_open: false,
-            ask: Box::new(move |_, reply| reply(state())),
-        },
-    ];
-    let failed = |reason| tracing::error!(target: treadle_log::SHUFFLE, "{reason}: its pages end");
-    PageServer::start(http, pages, REFUSALS, failed).map_err(|source| ServiceError::System {
-        what: "serving pages",
-        source,
-    })
 }

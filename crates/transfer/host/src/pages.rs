@@ -7,6 +7,7 @@
 //! time for each thing that it does, however slowly it does it.
 
 mod access;
+pub mod dashboard;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

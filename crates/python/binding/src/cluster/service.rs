@@ -129,10 +129,14 @@ impl ShuffleMaster {
     /// With `registry`, the address of another master or the URL of another registry, this is the master of one
     /// `application`, which uses the servers there. `name` is for people. If the application has a master already,
     /// `Elsewhere` says where. Without an `application`, it is that of any, and `registry` is no master.
+    ///
+    /// `http` is where it serves its pages, for who knows `http_token` (a random one by default), and asks by one
+    /// of `http_names`.
     #[new]
     #[pyo3(signature = (address="127.0.0.1:0", *, secret=None, certificates=None, insecure=false,
                         contact=Vec::new(), timeout=10.0, lease=60.0, told=false, registry=None,
-                        name=String::new(), application=None, patience=None))]
+                        name=String::new(), application=None, patience=None, http=None, http_token=None,
+                        http_names=Vec::new()))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
@@ -148,6 +152,9 @@ impl ShuffleMaster {
         name: String,
         application: Option<u64>,
         patience: Option<f64>,
+        http: Option<&str>,
+        http_token: Option<String>,
+        http_names: Vec<String>,
     ) -> PyResult<Self> {
         refuse_forked()?;
         treadle_log::init();
@@ -159,6 +166,8 @@ impl ShuffleMaster {
             cluster: None,
         };
         let net = credentials.options(CONNECT)?;
+        let http = http.map(|http| super::scheduler::pages(http, http_token, http_names));
+        let http = http.transpose()?;
         let registry = registry.map(|registry| {
             Ok::<_, PyErr>(RegistryOptions {
                 location: registry_of(registry, &net)?,
@@ -191,12 +200,22 @@ impl ShuffleMaster {
             Master::start(options, &mut wait)
         })?;
         let started = started.map_err(|error| raised(error, &doing))?;
+        if let Some(http) = http {
+            let shown = started.show(http);
+            shown.map_err(|error| raised(error, &doing))?;
+        }
         Ok(Self(ProcessLocal::new(started)))
     }
 
     #[getter]
     fn address(&self) -> PyResult<String> {
         Ok(self.0.get()?.address().to_string())
+    }
+
+    /// `http://…/?token=…`, where it serves its pages.
+    #[getter]
+    fn http(&self) -> PyResult<Option<&str>> {
+        Ok(self.0.get()?.http_link())
     }
 
     /// The upper half of the numbers of its shuffles.

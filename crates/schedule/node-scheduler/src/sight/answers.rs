@@ -90,7 +90,7 @@ pub(in crate::sight) enum Answer {
 pub(in crate::sight) fn answer(sight: &Sight, question: Question, now: u64, live: bool) -> Answer {
     Answer::Page(match question {
         Question::Overview => json_of(sight.overview(now, live)),
-        Question::Spans(window) => picture(window, sight.picture(window)),
+        Question::Spans(window) => picture(window, sight.picture(window, now)),
         Question::Transfers => json_of(sight.matrix()),
         Question::Profile {
             group,
@@ -111,7 +111,14 @@ pub(in crate::sight) fn answer(sight: &Sight, question: Question, now: u64, live
             lane,
             within,
         } => match sight.span(at, worker, lane, within) {
-            Some(span) => return Answer::AskKey(Box::new(span)),
+            // Others are about no value, or about several.
+            Some(span) if matches!(span.kind, "task" | "fetch") => {
+                return Answer::AskKey(Box::new(span));
+            }
+            Some(span) => {
+                let known = Question::Keyed(Box::new(span), Vec::new());
+                return answer(sight, known, now, live);
+            }
             None => refusal(404, "there is no span"),
         },
         Question::Keyed(span, inputs) => {

@@ -8,6 +8,7 @@ use super::{Sight, seconds};
 use crate::overview::{Flame, LineRow, Lines, RunningRow, Series};
 use crate::profile::Wanted;
 use crate::series::{SECOND, Step};
+use crate::span::lane;
 
 /// Running tasks of an overview.
 const MOST_RUNNING_SHOWN: usize = 100;
@@ -30,27 +31,34 @@ impl Sight {
         let Some(busy) = series.values.get_mut(BUSY) else {
             return;
         };
-        let from = series.to.saturating_sub(busy.len() as u64 * SECOND);
+        let (to, length) = (series.to, busy.len() as u64);
+        // A run that is shorter than the series begins in the middle of it.
+        let place_of = |time: u64| {
+            let before = to.saturating_sub(time).div_ceil(SECOND);
+            length.saturating_sub(before) as usize
+        };
+        let begin_of = |place: usize| to.saturating_sub((length - place as u64) * SECOND);
         // What a second has more than the one before, but for the part of the first one.
         let mut more = vec![0.0; busy.len()];
         for (_, worker) in self.workers.iter() {
-            for task in &worker.running {
-                let began = task.began.max(from);
-                let first = ((began - from) / SECOND) as usize;
+            let tasks = worker.running.iter().filter(|one| one.lane < lane::OTHERS);
+            for task in tasks {
+                let first = place_of(task.began);
                 if let Some(place) = more.get_mut(first + 1) {
                     *place += 1.0;
                 }
                 if let Some(value) = busy.get_mut(first) {
-                    let end = (from + (first as u64 + 1) * SECOND).min(now);
-                    *value += seconds(end.saturating_sub(began));
+                    let begin = begin_of(first);
+                    let end = (begin + SECOND).min(now);
+                    *value += seconds(end.saturating_sub(begin.max(task.began)));
                 }
             }
         }
         let mut running = 0.0;
         for (place, (value, more)) in busy.iter_mut().zip(more).enumerate() {
             running += more;
-            let began = from + place as u64 * SECOND;
-            *value += running * seconds(now.saturating_sub(began).min(SECOND));
+            let passed = now.saturating_sub(begin_of(place)).min(SECOND);
+            *value += running * seconds(passed);
         }
     }
 

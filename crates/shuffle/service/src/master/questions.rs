@@ -1,8 +1,6 @@
 //! What members ask: shuffles that begin and end, servers that leave, and what is there.
 
-use std::collections::BTreeMap;
-
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 use treadle_reactor::awake;
 use treadle_shuffle::{ApplicationId, MasterEvent, ShuffleId, Spec, Tenant};
 use treadle_types::Runs;
@@ -180,79 +178,5 @@ impl State {
         self.ask_to_leave(id);
         self.servers_changed();
         Ok(())
-    }
-
-    pub(super) fn json(&self, registry: Option<Json>) -> String {
-        let servers = self.members.iter();
-        let servers = servers.filter(|(_, member)| member.hello.is_server());
-        let mut partitions = BTreeMap::<u32, u64>::new();
-        let plans = self.shuffles.values().flat_map(|known| &known.plan);
-        for group in plans.flat_map(|plan| &plan.groups) {
-            for holder in group.holders() {
-                *partitions.entry(holder.node).or_default() += group.partitions.len();
-            }
-        }
-        let servers = servers.map(|(id, member)| {
-            let room = member.hello.room.unwrap_or_default();
-            json!({
-                "id": id,
-                "name": member.hello.name,
-                "address": member.hello.address,
-                "domain": member.hello.domain,
-                "rack": member.hello.rack,
-                "host_kind": member.hello.host_kind,
-                "version": member.hello.version,
-                "protocol": member.protocol,
-                "factor": member.hello.weight,
-                "weight": member.weight,
-                "free_bytes": room.free,
-                "held_bytes": room.held,
-                "waiting_requests": room.waiting,
-                "rate": room.rate,
-                "share": f64::from(self.machine.share(self.name(*id))) / 100.0,
-                "full": room.is_full,
-                "partitions": partitions.get(id).copied().unwrap_or(0),
-                "leaving": member.is_leaving,
-            })
-        });
-        let shuffles = self.shuffles.iter().filter_map(|(id, known)| {
-            let progress = self.machine.progress(*id)?;
-            let groups = known.plan.iter().flat_map(|plan| &plan.groups);
-            let copies = known.is.copies as usize;
-            // One in a remote store is enough.
-            let in_store = groups.clone().filter(|group| group.uploaded.is_some());
-            let all = groups.clone().count();
-            let fewer =
-                groups.filter(|group| group.copies.len() < copies && group.uploaded.is_none());
-            Some(json!({
-                "shuffle": id.0,
-                "name": known.is.name,
-                "application": format!("{:016x}", known.tenant.application.0),
-                "priority": known.tenant.priority,
-                "maps": known.is.maps,
-                "partitions": known.is.partitions,
-                "copies": known.is.copies,
-                "transferred": progress.transferred,
-                "rows": progress.tally.rows,
-                "bytes": progress.tally.bytes,
-                "generation": progress.generation.0,
-                "committed": progress.is_committed,
-                "groups": all,
-                "groups_in_remote_store": in_store.count(),
-                "groups_with_fewer_copies": fewer.count(),
-                "maps_to_run_again": known.lost.len(),
-            }))
-        });
-        json!({
-            "servers": servers.collect::<Vec<_>>(),
-            "shuffles": shuffles.collect::<Vec<_>>(),
-            "clients": self.members.len() - self.servers().count(),
-            "masters": self.registry.masters().map(|claim| json!({
-                "application": format!("{:016x}", claim.application),
-                "address": claim.address,
-            })).collect::<Vec<_>>(),
-            "registry": registry,
-        })
-        .to_string()
     }
 }

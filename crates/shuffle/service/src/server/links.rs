@@ -163,6 +163,11 @@ impl Links {
         }
     }
 
+    /// How many masters are connected.
+    pub(super) fn masters(&self) -> usize {
+        lock(&self.table).len()
+    }
+
     pub(super) fn is_leaving(&self) -> bool {
         self.is_leaving.load(Ordering::SeqCst)
     }

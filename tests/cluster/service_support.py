@@ -32,10 +32,20 @@ class Servers:
         self._start = start
         self._directory = directory
         limits = ("--timeout", f"{timeout:g}", "--lease", f"{lease:g}")
-        options = ("--shuffle-journal", journal, *limits)
-        self.master = start("shuffle-master", "127.0.0.1:0", *options)
+        self._options = ("--shuffle-journal", journal, *limits)
+        self.master = start("shuffle-master", "127.0.0.1:0", *self._options)
         self.processes: dict[str, Process] = {}
         self.service = Service(self.master.address, timeout=SOON)
+
+    def kill_master(self) -> None:
+        """End the master by force: the registry of others. Its address stays known."""
+        self._address = self.master.address
+        self.master.end()
+
+    def restart_master(self) -> None:
+        """Start another one at its address."""
+        where = self._address.rpartition("://")[2]
+        self.master = self._start("shuffle-master", where, *self._options)
 
     def begin(self, name: str, *options: str, listen: str = "127.0.0.1:0") -> Process:
         """Start a server; its name is its failure domain."""

@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from pandas.testing import assert_frame_equal
 from client_support import AGAINST
 from process_support import Process
 from registry_processes import Etcd, RegistryProcess, ZooKeeper, free_port
+from rounds_support import FIRST, ROUNDS, RegistryRound
 from service_support import ROWS, Table
 from treadle import _core
 from treadle.__main__ import main
@@ -266,6 +268,26 @@ def test_no_call_fails_while_a_registry_is_away_and_who_joins_then_is_used_after
             shuffle.commit(table.write_all(shuffle))
             assert partitions(service, "late") > 0
             table.compare(shuffle)
+
+
+def test_random_rounds_with_a_registry_that_dies(
+    registry: RegistryProcess, members: Members
+) -> None:
+    members.begin("c")
+
+    def lose_one() -> None:
+        members.processes.pop(min(members.processes)).end()
+
+    for seed in range(FIRST, FIRST + max(1, ROUNDS // 2)):
+        with ExitStack() as stack:
+            services = [stack.enter_context(Service(members.url, timeout=SOON)) for _ in range(3)]
+            for service in services:
+                members.ready(service)
+            RegistryRound(services, (registry.kill, registry.restart), lose_one, seed).run()
+            if len(members.processes) < 3:
+                members.begin(f"d-{seed}")
+            for service in services:
+                members.ready(service)
 
 
 def test_processes_of_one_application_use_one_master(members: Members) -> None:

@@ -8,23 +8,22 @@ TREADLE_ROUNDS is how many; the number of a round is its seed.
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from process_support import Process
-from service_support import ROWS, Servers, Table, commit_at_last
-from treadle.shuffle import Receipt, RowsLost, Shuffle
+from rounds_support import FIRST, ROUNDS, Job, RegistryRound
+from service_support import Servers
+from treadle.shuffle import Service
+from waiting import SOON, until
 
-ROUNDS = int(os.environ.get("TREADLE_ROUNDS", "4"))
-FIRST = int(os.environ.get("TREADLE_ROUND", "0"))
+# Applications beside the one that stays from round to round.
+APPLICATIONS = 2
 
 
 class Round:
@@ -37,15 +36,12 @@ class Round:
         self.options = options
         self.random = random.Random(seed)
         self.seed = seed
-        self.maps = self.random.randint(1, 20)
-        partitions = self.random.randint(1, 40)
-        self.table = Table(self.maps, partitions, self.random.randint(0, 20_000), seed)
+        self.job = Job(servers.service, self.random, seed, self.step)
         self.lock = threading.Lock()
         # After so many steps of the round (maps written, partitions read) something happens.
-        steps = self.maps + partitions
+        steps = self.job.steps
         self.at = {self.random.randint(1, steps) for _ in range(self.random.randint(1, 2))}
         self.steps = 0
-        self.paused: list[Process] = []
 
     def step(self) -> None:
         with self.lock:
@@ -62,42 +58,8 @@ class Round:
                 new = f"{name[0]}-{self.seed}-{self.steps}"
                 self.servers.begin(new, *self.random.choice(self.options))
 
-    def write(self, shuffle: Shuffle, number: int, again: bool = False) -> Receipt:
-        receipt = self.table.write(shuffle, number, again)
-        self.step()
-        if number % 3 == 0 and not again:
-            # Which of two attempts counts is for the caller to say.
-            other = self.table.write(shuffle, number)
-            return self.random.choice([receipt, other])
-        return receipt
-
-    def read(self, shuffle: Shuffle, partition: int) -> int:
-        reader, cut = shuffle.reader(), self.random.randint(0, self.maps)
-        parts = [reader.read(partition, maps) for maps in ((0, cut), (cut, self.maps))]
-        self.step()
-        found = np.concatenate(parts)
-        assert np.array_equal(found, self.table.expected(partition)), (self.seed, partition)
-        return len(found)
-
     def run(self) -> None:
-        with (
-            self.servers.service.shuffle(self.maps, self.table.partitions, ROWS) as shuffle,
-            ThreadPoolExecutor(3) as pool,
-        ):
-            receipts = list(pool.map(lambda at: self.write(shuffle, at), range(self.maps)))
-            for _ in range(10):
-                commit_at_last(shuffle, receipts, lambda at: self.write(shuffle, at, True))
-                try:
-                    counts = list(
-                        pool.map(lambda at: self.read(shuffle, at), range(self.table.partitions))
-                    )
-                except RowsLost as lost:
-                    for number in lost.maps:
-                        receipts[number] = self.write(shuffle, number, True)
-                else:
-                    assert sum(counts) == sum(map(len, self.table.rows))
-                    return
-        raise AssertionError(f"round {self.seed} does not come to an end")
+        self.job.run()
 
 
 # It takes as long as there are rounds.
@@ -128,4 +90,48 @@ def test_random_rounds_with_disks_and_a_remote_store(
     for seed in range(FIRST, FIRST + ROUNDS):
         servers.ready()
         Round(servers, seed, options).run()
+    assert servers.service.state()["shuffles"] == []
+
+
+def known(service: Service) -> set[str]:
+    """The servers that a master knows."""
+    return {server["name"] for server in service.state()["servers"]}
+
+
+def wait_for_all(servers: Servers, services: Sequence[Service]) -> None:
+    """Wait until each master, and the registry, knows exactly the servers that there are, and the registry the masters."""
+    address, wanted = servers.master.address, set(servers.processes)
+    with Service(address, own_master=False, timeout=SOON) as registry:
+        for service in (*services, registry):
+            until(
+                lambda service=service: known(service) == wanted,
+                lambda service=service: f"servers {wanted}, there are {known(service)}",
+            )
+        count = len(services)
+        until(
+            lambda: len(registry.state()["masters"]) == count, f"the registry knows {count} masters"
+        )
+
+
+# It takes as long as there are rounds.
+@pytest.mark.timeout(60 + 10 * ROUNDS, method="signal")
+def test_random_rounds_with_a_registry_that_dies(new_servers: Callable[..., Servers]) -> None:
+    servers = new_servers("abc")
+    registry = (servers.kill_master, servers.restart_master)
+
+    def lose_one() -> None:
+        servers.processes.pop(min(servers.processes)).end()
+
+    # A round has several shuffles.
+    for seed in range(FIRST, FIRST + max(1, ROUNDS // 2)):
+        with ExitStack() as stack:
+            services = [servers.service]
+            for _ in range(APPLICATIONS):
+                service = Service(servers.master.address, timeout=SOON)
+                services.append(stack.enter_context(service))
+            RegistryRound(services, registry, lose_one, seed).run()
+            if len(servers.processes) < 3:
+                # It joins when the registry is there.
+                servers.begin(f"d-{seed}")
+            wait_for_all(servers, services)
     assert servers.service.state()["shuffles"] == []

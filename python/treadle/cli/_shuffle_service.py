@@ -38,6 +38,8 @@ __all__ = ["shuffle_master", "shuffle_server"]
 PORT = 7790
 # Seconds between two looks at what a process was asked.
 _TICK = 0.1
+# The first pause between two looks at whether a server has left.
+_SHORT = 0.005
 # Seconds between attempts to reach a master that is not there.
 _PAUSE = 1.0
 # Seconds for a registry to answer a master that begins.
@@ -423,7 +425,8 @@ def _service(registry: str, credentials: Credentials) -> Service:
     from treadle.shuffle.service._registries import is_registry
 
     connection = credentials.of_connections()
-    return Service(registry, own_master=is_registry(registry), **connection)
+    # It writes no rows. What Dask's configuration says of them is not read: that takes long.
+    return Service(registry, own_master=is_registry(registry), compression="none", **connection)
 
 
 def _what_it_waits_for(registry: str, credentials: Credentials, name: str) -> str | None:
@@ -441,13 +444,15 @@ def _drain(registry: str, credentials: Credentials, name: str, patience: float) 
     """Ask a server to leave, and wait until it has."""
     with _service(registry, credentials) as service:
         service.drain(name)
-        until = time.monotonic() + patience
+        began = time.monotonic()
         telling = _Telling()
         while (waits := _what_keeps(name, service.state())) is not None:
-            if time.monotonic() > until:
+            waited = time.monotonic() - began
+            if waited > patience:
                 raise click.ClickException(f"{name} has not left within {patience:g} s: {waits}")
             telling.tell(partial(str, waits))
-            time.sleep(_TICK)
+            # The longer it takes, the less it matters when exactly it is over.
+            time.sleep(min(_TICK, _SHORT + waited / 20))
 
 
 def _what_keeps(name: str, state: dict[str, Any]) -> str | None:

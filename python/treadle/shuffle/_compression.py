@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import dask.config
-
 from treadle import _core
 
 __all__ = ["NONE", "chosen", "noted", "of_note"]
@@ -26,6 +24,8 @@ def chosen(*given: str | None) -> str:
     """
     named, name = "compression", next((name for name in given if name is not None), None)
     if name is None:
+        import dask.config
+
         named, name = _SETTING, dask.config.get(_SETTING, None)
     name = NONE if name is None else name
     known = (*_core.COMPRESSIONS, NONE)

@@ -156,13 +156,13 @@ impl ShuffleServer {
         }
         let words = Box::new(ServerCallbacks(Arc::downgrade(&links)));
         let plane = Plane::of_any(&contact, net, (files, store), config, words);
-        links.attach(plane.clone());
+        let end = Arc::new(End::default());
+        links.attach(plane.clone(), end.clone());
         Pool::global()
             .keep_at_most(usize::try_from(options.memory / KEPT_PART).unwrap_or(usize::MAX));
         plane.keep_below(granted(options.memory, has_remote));
         let service: Box<dyn Service> = Box::new(plane.clone());
         let masters: Box<dyn Service> = Box::new(Masters(Arc::downgrade(&links)));
-        let end = Arc::new(End::default());
         let ending = Arc::downgrade(&end);
         let failed = move |reason: String| {
             if let Some(end) = ending.upgrade() {
@@ -215,11 +215,11 @@ impl ShuffleServer {
         self.links.is_drained()
     }
 
-    /// Waits until it is over, and says why. `None`: the time has passed.
+    /// Waits until it is over, and says why. `None`: the time has passed, or [it is drained](Self::is_drained).
     pub fn wait(&self, most: Duration) -> Option<String> {
         match self.links.failed() {
             Some(reason) => Some(reason.into()),
-            None => self.end.wait(most),
+            None => self.end.wait_or(most, || self.links.is_drained()),
         }
     }
 

@@ -369,7 +369,7 @@ impl ShuffleServer {
         self.0.is_drained()
     }
 
-    /// Waits for its end: why it has ended, or `None` after `timeout` seconds.
+    /// Waits for its end: why it has ended, or `None` after `timeout` seconds or when it is drained.
     fn ended(&self, py: Python<'_>, timeout: f64) -> PyResult<Option<String>> {
         let most = seconds("timeout", timeout)?;
         Ok(py.detach(|| self.0.wait(most)))

@@ -14,6 +14,7 @@ use treadle_shuffle::{ApplicationId, LinkId, ServerId, ToMaster};
 use treadle_shuffle_node::{Callbacks, Done, Plane, Waiter};
 use treadle_shuffle_wire::{decode_shuffled, encode_shuffled};
 
+use crate::server::end::End;
 use crate::wire::{self, Call, Hello, Met, Room, Welcome, What};
 
 /// The links of a server.
@@ -21,6 +22,7 @@ pub(crate) struct Links {
     /// For people.
     name: String,
     plane: OnceLock<Plane>,
+    end: OnceLock<Arc<End>>,
     table: Mutex<BTreeMap<LinkId, Link>>,
     last: AtomicU64,
     /// Who the server is, with the room that it announced last.
@@ -54,6 +56,7 @@ impl Links {
         Arc::new(Self {
             name: hello.name.clone(),
             plane: OnceLock::new(),
+            end: OnceLock::new(),
             table: Mutex::default(),
             last: AtomicU64::new(0),
             hello: Mutex::new(hello),
@@ -64,9 +67,10 @@ impl Links {
         })
     }
 
-    /// Says what the masters are for. Before that there is none.
-    pub(super) fn attach(&self, plane: Plane) {
+    /// Says what the masters are for, and who waits for what they say. Before that there is none.
+    pub(super) fn attach(&self, plane: Plane, end: Arc<End>) {
         let _ = self.plane.set(plane);
+        let _ = self.end.set(end);
     }
 
     pub(super) fn plane(&self) -> &Plane {
@@ -107,6 +111,7 @@ impl Links {
         };
         closed.peer.start_close();
         self.plane().ungoverned(link, closed.master);
+        self.may_be_drained();
     }
 
     /// All links end.
@@ -147,6 +152,7 @@ impl Links {
                 if let Some(link) = lock(&self.table).get_mut(&link) {
                     link.is_drained = true;
                 }
+                self.may_be_drained();
             }
             _ => {}
         }
@@ -160,6 +166,14 @@ impl Links {
         }
         for link in lock(&self.table).values() {
             ask_to_leave(&link.peer);
+        }
+        self.may_be_drained();
+    }
+
+    /// Has who waits for that ask.
+    fn may_be_drained(&self) {
+        if let Some(end) = self.end.get() {
+            end.call();
         }
     }
 

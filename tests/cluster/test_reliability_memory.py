@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -56,7 +57,9 @@ def hog() -> int:
 
 def hog_at_once() -> int:
     """The interpreter's lock is held all the time."""
-    return len(b"x" * (5 * LIMIT))
+    taken = b"x" * (5 * LIMIT)
+    ctypes.PyDLL(None).sleep(2 * SOON)
+    return len(taken)
 
 
 def hog_of_arrays() -> int:

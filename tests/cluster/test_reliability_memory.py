@@ -52,6 +52,7 @@ def hog() -> int:
     for _ in range(50):
         taken.append(b"x" * (LIMIT // 10))
         time.sleep(0.02)
+    time.sleep(2 * SOON)
     return len(taken)
 
 
@@ -68,6 +69,7 @@ def hog_of_arrays() -> int:
     for _ in range(50):
         taken.append(np.ones(LIMIT // 80))
         time.sleep(0.02)
+    time.sleep(2 * SOON)
     return len(taken)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from ports import free_port
 from waiting import until
 
 if sys.platform != "linux":
@@ -88,9 +89,7 @@ def address_of(process: subprocess.Popen[str]) -> str:
 
 
 def unused() -> str:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{taken.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 def assert_refused(ran: subprocess.CompletedProcess[str], status: int, *said: str) -> None:

@@ -115,7 +115,7 @@ def test_a_path_that_cannot_be_written_is_an_early_error(tmp_path):
 
 def test_an_interrupted_wait_is_not_counted_as_the_engines():
     def interrupt():
-        time.sleep(0.1)  # until the caller waits
+        time.sleep(3)  # until the caller waits, and much longer
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -124,8 +124,8 @@ def test_an_interrupted_wait_is_not_counted_as_the_engines():
             treadle.get({"x": Task("x", interrupt)}, "x", callbacks=[(None,) * 5])
     finally:
         signal.signal(signal.SIGINT, before)
-    # The caller has waited for 0.1 s.
-    assert trace.engine_seconds < 0.05
+    # The caller has waited for 3 s. On a busy machine all else takes long, too.
+    assert trace.engine_seconds < 2.5
 
 
 @pytest.mark.parametrize("key", [(), b"\xff"])

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from transfer_support import LIMIT, Peer
 
+from ports import free_port
 from treadle import transfer
 from treadle.transfer import aio
 
@@ -417,8 +418,7 @@ def test_another_loop_is_refused() -> None:
 
 def test_connecting_does_not_stop_the_loop() -> None:
     async def test() -> None:
-        with transfer.listen() as listener:
-            port = int(listener.address.rpartition(":")[2])
+        port = free_port()
         began = time.monotonic()
         with pytest.raises(transfer.TransferError):
             await aio.connect(f"127.0.0.1:{port}", connect_timeout=5)

@@ -11,6 +11,7 @@ import pytest
 from relay_support import Relay, only_refused, port_of
 from transfer_support import LIMIT, pair
 
+from ports import free_port
 from treadle import _core, transfer
 
 SECRET = b"0123456789abcdef"
@@ -117,8 +118,7 @@ class TestAddresses:
 
 class TestRelays:
     def test_a_stale_port(self) -> None:
-        with transfer.listen() as listener:
-            stale = listener.address
+        stale = f"treadle://127.0.0.1:{free_port()}"
         with transfer.listen() as listener:
             with Relay(listener.address, port_of(stale)) as relay:
                 with pytest.raises(transfer.HandshakeError, match=f"{stale} was dialled"):
@@ -129,8 +129,7 @@ class TestRelays:
             works({}, {})
 
     def test_a_port_that_is_meant_to_lead_there(self) -> None:
-        with transfer.listen() as listener:
-            port = port_of(listener.address)
+        port = free_port()
         # A port of that number is forwarded to the listener.
         for contact in f"127.0.0.1:{port}", [f"treadle://localhost:{port}", f"127.0.0.1:{port}"]:
             with (

@@ -9,15 +9,8 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
 
+from ports import free_port
 from waiting import until
-
-
-def free_port() -> int:
-    """A port that nobody uses now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 class RegistryProcess(ABC):

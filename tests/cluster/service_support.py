@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ports import free_port
 from process_support import Process
 from treadle.shuffle import Receipt, RowsLost, Service, Shuffle
 from waiting import SOON, until
@@ -33,7 +34,7 @@ class Servers:
         self._directory = directory
         limits = ("--timeout", f"{timeout:g}", "--lease", f"{lease:g}")
         self._options = ("--shuffle-journal", journal, *limits)
-        self.master = start("shuffle-master", "127.0.0.1:0", *self._options)
+        self.master = start("shuffle-master", f"127.0.0.1:{free_port()}", *self._options)
         self.processes: dict[str, Process] = {}
         self.service = Service(self.master.address, timeout=SOON)
 
@@ -47,8 +48,9 @@ class Servers:
         where = self._address.rpartition("://")[2]
         self.master = self._start("shuffle-master", where, *self._options)
 
-    def begin(self, name: str, *options: str, listen: str = "127.0.0.1:0") -> Process:
-        """Start a server; its name is its failure domain."""
+    def begin(self, name: str, *options: str, listen: str = "") -> Process:
+        """Start a server; its name is its failure domain. Another one may come to its address."""
+        listen = listen or f"127.0.0.1:{free_port()}"
         address = self.master.address
         arguments = ("--name", name, "--domain", name, "--http", "none", "--listen", listen)
         place = ("--local-directory", str(self.directory(name)))

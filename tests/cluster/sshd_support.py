@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from namespaces_support import OwnFiles
+from ports import free_port
 from waiting import SOON, until
 
 # What is asked of the server: it lets in whoever has the key, and nobody else.
@@ -66,9 +67,7 @@ def sshd(program: str, directory: Path) -> Iterator[Sshd]:
         subprocess.run(command, check=True, timeout=SOON)
     authorized = directory / "authorized"
     shutil.copy(key.with_suffix(".pub"), authorized)
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     configuration = directory / "sshd_config"
     values = {"port": port, "host_key": host_key, "authorized": authorized}
     environment = f"PYTHONPATH={os.pathsep.join(filter(None, sys.path))}"

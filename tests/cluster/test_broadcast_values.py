@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -263,20 +264,22 @@ def test_what_the_client_sends_does_not_depend_on_the_workers(new_client, worker
     # The first time makes the connection.
     assert len(client.run(os.getpid)) == workers
     array = block()
-    for act in (
-        lambda: client.scatter(array, broadcast=True, hash=False),
-        lambda: client.run(total, array),
-    ):
-        messages, sent, shared = traffic(client, act)
+
+    def is_little(act: Callable[[], Any], nbytes: int) -> bool:
+        found[:] = traffic(client, act)
+        messages, sent, shared = found
         # The offer, the payload's first kilobyte, and what is settled of casts before it.
-        assert messages < 6
-        assert sent < 2000
-        assert LARGE <= shared < LARGE + 10_000
-    for act in (lambda: client.run(os.getpid), lambda: client.run(os.getpid, on_error="return")):
-        messages, sent, shared = traffic(client, act)
-        assert messages < 6
-        assert sent < 2000
-        assert shared == 0
+        return messages < 6 and sent < 2000 and nbytes <= shared <= nbytes * 1.01
+
+    found: list[int] = []
+    for act, nbytes in (
+        (lambda: client.scatter(array, broadcast=True, hash=False), LARGE),
+        (lambda: client.run(total, array), LARGE),
+        (lambda: client.run(os.getpid), 0),
+        (lambda: client.run(os.getpid, on_error="return"), 0),
+    ):
+        # Timers add messages, and have bytes sent where the way for shared memory comes late.
+        until(partial(is_little, act, nbytes), lambda: str(found))
 
 
 # Calls

@@ -61,15 +61,23 @@ def test_what_an_engine_writes_is_its_own(shared: Caster, size: int) -> None:
 def test_the_payload_leaves_the_client_once(shared: Caster) -> None:
     size = 8 << 20
     shared.call(engine.nothing)
-    messages, sent, passed, came, received = shared.connection.cast_traffic()
-    shared.call(engine.add_up, np.ones(size, "u1"))
-    after = shared.connection.cast_traffic()
-    # As shared memory, and some words.
-    assert size <= after[2] - passed < size + 4096
-    assert after[1] - sent < 4096
-    assert after[0] - messages < 10
-    assert 0 < after[3] - came < 10
-    assert 0 < after[4] - received < 4096
+
+    def traffic() -> list[int]:
+        before = shared.connection.cast_traffic()
+        shared.call(engine.add_up, np.ones(size, "u1"))
+        after = shared.connection.cast_traffic()
+        return [now - then for now, then in zip(after, before, strict=True)]
+
+    def is_little() -> bool:
+        found[:] = traffic()
+        messages, sent, passed, came, received = found
+        # As shared memory, and some words.
+        is_once = size <= passed < size + 4096 and sent < 4096 and messages < 10
+        return is_once and 0 < came < 10 and 0 < received < 4096
+
+    found: list[int] = []
+    # Timers add messages, and have bytes sent where the way for shared memory comes late.
+    until(is_little, lambda: str(found))
 
 
 def test_a_buffer_may_change_as_soon_as_it_was_cast(shared: Caster) -> None:

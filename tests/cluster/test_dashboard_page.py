@@ -6,7 +6,6 @@ import asyncio
 import http.server
 import json
 import logging
-import socket
 import sys
 import threading
 import time
@@ -22,6 +21,7 @@ import pytest
 
 import treadle
 from client_support import AGAINST, inc
+from ports import free_port
 from process_support import Process, kill
 from waiting import SOON, until
 
@@ -300,11 +300,6 @@ def test_the_token_is_not_shown_or_stored(link: str) -> None:
         assert token not in kept
 
     visit(look)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def test_a_scheduler_that_ends_is_missed_and_its_successor_noticed(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import socket
-from contextlib import ExitStack
 
 import cloudpickle
 import dask.array as da
@@ -15,6 +13,7 @@ import pytest
 from distributed import wait
 
 from client_support import addresses
+from ports import free_port
 
 lightgbm = pytest.importorskip("lightgbm")
 metrics = pytest.importorskip("sklearn.metrics")
@@ -111,11 +110,7 @@ def test_data_that_the_workers_hold(client, workers):
     dx, dy = client.persist([dx, dy])
     wait([dx, dy])
     client.rebalance()
-    with ExitStack() as sockets:
-        found = [sockets.enter_context(socket.socket()) for _ in workers]
-        for one in found:
-            one.bind(("127.0.0.1", 0))
-        machines = ",".join(f"127.0.0.1:{one.getsockname()[1]}" for one in found)
+    machines = ",".join(f"127.0.0.1:{free_port()}" for _ in workers)
     model = lightgbm.DaskLGBMRegressor(client=client, machines=machines, **SMALL).fit(dx, dy)
     assert metrics.r2_score(y, model.predict(dx).compute()) > 0.8
     assert set(addresses(client)) == set(workers)

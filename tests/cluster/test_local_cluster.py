@@ -226,7 +226,7 @@ def test_nobody_waits_for_a_worker_that_is_paused(threads: LocalCluster) -> None
 def test_a_worker_may_take_its_time_to_leave(monkeypatch: Any, gate: Gate) -> None:
     monkeypatch.setattr(_nanny_calls, "_PATIENCE", 0.0)
     with (
-        LocalCluster(2, threads_per_worker=1, processes=False, timeout=1) as cluster,
+        LocalCluster(2, threads_per_worker=1, processes=False, timeout=5) as cluster,
         Client(cluster, set_as_default=False) as client,
         ThreadPoolExecutor(1) as executor,
     ):
@@ -234,7 +234,7 @@ def test_a_worker_may_take_its_time_to_leave(monkeypatch: Any, gate: Gate) -> No
         until(gate.arrived, "the task runs")
         scaling = executor.submit(cluster.scale, 1)
         # Longer than other answers may take.
-        assert not futures.wait([scaling], timeout=2).done
+        assert not futures.wait([scaling], timeout=6).done
         gate.open()
         scaling.result(timeout=SOON)
         # The client is told by another connection than the cluster.
@@ -504,13 +504,13 @@ def test_what_runs_at_a_worker_waits_for_each_of_its_plugins(
     def plugins(dask_worker: Any) -> list[str]:
         return sorted(set(names) & set(dask_worker.plugins))
 
-    names = ["first", "second", "third", "fourth", "fifth"]
+    names = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh"]
 
     with Client(threads, set_as_default=False) as client, ThreadPoolExecutor(1) as executor:
         for name in names:
             client.register_plugin(Slow(name))
         # Longer than one of them takes, and shorter than all.
-        monkeypatch.setattr(_service, "_SET_UP", 2.0)
+        monkeypatch.setattr(_service, "_SET_UP", 4.0)
         # It returns when the plugins are set up.
         executor.submit(threads.scale, 2)
         answers: dict[str, list[str]] = {}

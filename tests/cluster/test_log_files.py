@@ -47,6 +47,7 @@ def test_a_log_file_is_bounded_and_keeps_the_newest_lines(start, join, tmp_path)
     # Somebody else's rotation, too.
     log.rename(tmp_path / "renamed")
     until(log.exists, "it is made anew")
+    until(lambda: log.samefile(f"/proc/{worker.pid}/fd/1"), "it is written to")
     client.submit(os.write, 1, b"after that\n").result(timeout=SOON)
     assert "after that" in log.read_text()
 

@@ -9,6 +9,7 @@ import pytest
 from relay_support import Relay, only_refused, port_of
 
 from client_support import AGAINST, SOON, client_class, has_no_workers, inc, refused
+from ports import free_port
 from treadle import _core
 from waiting import until
 
@@ -26,7 +27,7 @@ class TestRelays:
     """A port of the user that another one has now, who passes on what comes there."""
 
     def test_to_a_scheduler(self, start, join):
-        old = start("scheduler", "--port", "0")
+        old = start("scheduler", "--port", str(free_port()))
         stale = old.address
         old.end()
         scheduler = start("scheduler", "--port", "0")
@@ -61,10 +62,7 @@ class TestRelays:
             assert not taken.done()
 
     def test_a_port_that_is_meant_to_lead_there(self, start, join):
-        unused = start("scheduler", "--port", "0")
-        address = unused.address
-        unused.end()
-        port = port_of(address)
+        port = free_port()
         contact = f"localhost:{port}"
         scheduler = start("scheduler", "--port", "0", "--contact-address", contact)
         with Relay(scheduler.address, port):
@@ -77,7 +75,7 @@ class TestRelays:
 class TestClusters:
     def test_another_one_at_the_same_address_is_named(self, start, secret):
         key = secret.read_text()
-        first = start("scheduler", "--port", "0")
+        first = start("scheduler", "--port", str(free_port()))
         connection = _core.Connection(first.address, "a", Nothing(), secret=key)
         cluster = connection.cluster
         connection.close()
@@ -92,7 +90,7 @@ class TestClusters:
 
     def test_the_file_of_one_that_has_ended_leads_to_no_other(self, start, tmp_path):
         written, kept = tmp_path / "scheduler.json", tmp_path / "kept.json"
-        first = start("scheduler", "--port", "0", "--scheduler-file", str(written))
+        first = start("scheduler", "--port", str(free_port()), "--scheduler-file", str(written))
         address = first.address
         kept.touch(mode=0o600)
         kept.write_bytes(written.read_bytes())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -51,12 +52,15 @@ def hog() -> int:
     for _ in range(50):
         taken.append(b"x" * (LIMIT // 10))
         time.sleep(0.02)
+    time.sleep(2 * SOON)
     return len(taken)
 
 
 def hog_at_once() -> int:
     """The interpreter's lock is held all the time."""
-    return len(b"x" * (5 * LIMIT))
+    taken = b"x" * (5 * LIMIT)
+    ctypes.PyDLL(None).sleep(2 * SOON)
+    return len(taken)
 
 
 def hog_of_arrays() -> int:
@@ -65,6 +69,7 @@ def hog_of_arrays() -> int:
     for _ in range(50):
         taken.append(np.ones(LIMIT // 80))
         time.sleep(0.02)
+    time.sleep(2 * SOON)
     return len(taken)
 
 

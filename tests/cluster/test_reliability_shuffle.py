@@ -51,7 +51,7 @@ def p2p():
 
 @pytest.fixture
 def client(new_client):
-    return new_client(workers=3, threads_per_worker=2, worker_timeout=3)
+    return new_client(workers=3, threads_per_worker=2, worker_timeout=6)
 
 
 def here():
@@ -198,8 +198,8 @@ def test_a_worker_that_is_paused_and_comes_back(client, gates):
     shuffle.check()
 
 
-def test_a_worker_that_is_paused_for_a_moment(client, gates):
-    gate = gates()
+def test_a_worker_that_is_paused_for_a_moment(new_client, gates):
+    client, gate = new_client(workers=3, threads_per_worker=2, worker_timeout=60), gates()
     shuffle = Shuffle(client, table(), gates={INPUTS - 1: gate})
     until(lambda: gate.arrived() and transferred(client) >= INPUTS - 1, "all but one have ended")
     stopped = arrivals_elsewhere(gate, connected(client).values())

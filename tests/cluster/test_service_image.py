@@ -16,8 +16,8 @@ import yaml
 
 import treadle
 from deployment_support import SERVICE
+from ports import free_port
 from process_support import Process
-from registry_processes import free_port
 from service_support import ROWS, Table
 from treadle.shuffle import Service
 from waiting import SOON, until

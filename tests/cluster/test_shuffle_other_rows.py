@@ -35,7 +35,7 @@ def p2p():
 
 @pytest.fixture
 def client(new_client):
-    return new_client(workers=3, threads_per_worker=2, worker_timeout=3)
+    return new_client(workers=3, threads_per_worker=2, worker_timeout=6)
 
 
 class Input:

@@ -20,8 +20,9 @@ from click.testing import CliRunner, Result
 from pandas.testing import assert_frame_equal
 
 from client_support import AGAINST
+from ports import free_port
 from process_support import Process
-from registry_processes import Etcd, RegistryProcess, ZooKeeper, free_port
+from registry_processes import Etcd, RegistryProcess, ZooKeeper
 from rounds_support import FIRST, ROUNDS, RegistryRound
 from service_support import ROWS, Table
 from treadle import _core

@@ -55,7 +55,7 @@ def client(servers, new_client):
     return new_client(
         workers=3,
         threads_per_worker=1,
-        worker_timeout=3,
+        worker_timeout=6,
         shuffle_servers=servers.master.address,
     )
 

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -326,21 +327,23 @@ def test_shuffles_of_an_application_without_a_process_end(
         assert "no process of its application" in (record.failure or "")
 
 
-@pytest.mark.parametrize("own_master", [True, False])
 def test_an_application_that_says_nothing_for_longer_than_a_lease_keeps_its_rows(
-    start: Callable[..., Process],
-    secret: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    own_master: bool,
+    start: Callable[..., Process], secret: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
-    master = start("shuffle-master", "127.0.0.1:0", "--timeout", "2", "--lease", "2")
+    master = start("shuffle-master", "127.0.0.1:0", "--timeout", "8", "--lease", "4")
     server = start("shuffle-server", master.address, "--name", "a", "--http", "none")
-    with Service(master.address, own_master=own_master, timeout=SOON) as service:
-        until(lambda: service.state()["servers"], "there is a server")
-        with service.shuffle(1, 1, "i8", copies=1) as shuffle:
+    with ExitStack() as stack:
+        shuffles = []
+        for own_master in (True, False):
+            service = Service(master.address, own_master=own_master, timeout=SOON)
+            stack.enter_context(service)
+            until(lambda service=service: service.state()["servers"], "there is a server")
+            shuffle = stack.enter_context(service.shuffle(1, 1, "i8", copies=1))
             shuffle.commit([shuffle.write(0, np.arange(3), 0)])
-            time.sleep(6)
+            shuffles.append(shuffle)
+        time.sleep(12)
+        for shuffle in shuffles:
             assert list(shuffle.reader().read(0)) == [0, 1, 2]
             assert shuffle.lost() == []
     assert "is gone" not in server.output

@@ -5,13 +5,13 @@ Rows have no checksum on their way. Their digests are compared when they are rea
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
 from relay_support import Relay
 
+from ports import free_port
 from service_support import ROWS, Servers, Table
 from treadle.shuffle import DamagedRows, RowsLost
 from waiting import until
@@ -19,13 +19,6 @@ from waiting import until
 MAPS, PARTITIONS = 8, 4
 # What the network changes: in every tenth row.
 MARK = 0xD1A5_F00D_CAFE_BEE5
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 @pytest.fixture

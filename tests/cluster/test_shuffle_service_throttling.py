@@ -97,33 +97,30 @@ def shares(
     ]
     for thread in started:
         thread.start()
+    counted = {what: [0] * len(numbers) for what in ("requests", "cost_microseconds", "bytes")}
+    before: list[dict[str, int]] = []
+
+    def enough() -> bool:
+        given = server.given()
+        now = [given[number] for number in numbers if number in given]
+        # Shares are of a disk of which all want something.
+        if len(now) < len(numbers) or not all(one["waiting"] for one in now):
+            now = []
+        for at, (then, one) in enumerate(zip(before, now, strict=False)):
+            for what, sums in counted.items():
+                sums[at] += one[what] - then[what]
+        before[:] = now
+        return min(counted["requests"]) >= requests
+
     try:
-
-        def have(since: dict[int, dict[str, int]], count: int) -> bool:
-            given = server.given()
-            none = {"requests": 0}
-            return all(
-                given.get(n, none)["requests"] - since.get(n, none)["requests"] >= count
-                for n in numbers
-            )
-
-        # The first requests do not count: not all have begun.
-        first = server.given()
-        until(lambda: have(first, 5), lambda: str(server.given()))
-        before = server.given()
-        until(lambda: have(before, requests), lambda: str(server.given()))
-        after = server.given()
+        until(enough, lambda: f"{counted}, {server.given()}", 2 * SOON)
     finally:
         over.set()
         for thread in started:
             thread.join()
     for one in applications:
         assert not one.errors, one.errors
-
-    def gained(what: str) -> list[int]:
-        return [after[n][what] - before[n][what] for n in numbers]
-
-    return gained("cost_microseconds"), gained("bytes")
+    return counted["cost_microseconds"], counted["bytes"]
 
 
 @pytest.fixture

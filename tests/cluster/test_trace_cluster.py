@@ -333,7 +333,7 @@ def test_what_a_dead_worker_had_sent_is_there(client: treadle.Client, gate: Gate
 def test_a_worker_that_does_not_answer_is_named(
     client: treadle.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_tracing, "_ANSWER", 3.0)
+    monkeypatch.setattr(_tracing, "_ANSWER", 8.0)
     one, other = workers(client)
     name = client.scheduler_info()["workers"][one]["name"]
     process = client.run(os.getpid, workers=[one])[one]

@@ -22,8 +22,9 @@ pytestmark = [
 def test_a_worker_leaves_and_its_values_stay(start, secret):
     scheduler = start("scheduler", "--port", "0")
     start("worker", scheduler.address, "--name", "stays")
-    leaves = start("worker", scheduler.address, "--name", "leaves", "--lifetime", "4 s")
     with treadle.Client(scheduler.address, secret=secret, set_as_default=False) as client:
+        client.wait_for_workers(1, timeout=SOON)
+        leaves = start("worker", scheduler.address, "--name", "leaves", "--lifetime", "8 s")
         client.wait_for_workers(2, timeout=SOON)
         value = client.submit(os.urandom, 100_000, workers=["leaves"], allow_other_workers=True)
         before = value.result(timeout=SOON)

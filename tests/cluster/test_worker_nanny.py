@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from client_support import AGAINST, SOON
+from ports import free_port
 from process_support import Process, alive, kill, until
 
 pytestmark = pytest.mark.skipif(AGAINST != "treadle", reason="the processes are Treadle's")
@@ -30,7 +31,7 @@ def nanny(start: Any, *arguments: str) -> Process:
 
 @pytest.fixture
 def scheduler(start: Any) -> Process:
-    return start("scheduler", "--port", "0")
+    return start("scheduler", "--port", str(free_port()))
 
 
 def test_workers_that_are_killed_are_replaced_and_end_with_their_nanny(start, scheduler, join):

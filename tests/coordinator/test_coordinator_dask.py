@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from treadle.coordinator._dask_run import DaskRun
 from treadle.coordinator._rules import Rule
 from treadle.coordinator._service import Coordinator
 from treadle.shuffle import Service
+from waiting import until
 
 
 class Serving:
@@ -157,19 +157,24 @@ def test_a_malformed_run_is_refused(run) -> None:
         DaskRun.of(run)
 
 
-def slowly(part: pd.DataFrame) -> pd.DataFrame:
-    time.sleep(0.5)
+def held_back(part: pd.DataFrame, until_is: Path) -> pd.DataFrame:
+    until(until_is.exists)
     return part
 
 
-def test_a_worker_that_is_lost_is_counted(serving: Serving) -> None:
+def test_a_worker_that_is_lost_is_counted(serving: Serving, tmp_path: Path) -> None:
+    go_on = tmp_path / "go-on"
     with treadle.Client(n_workers=3, threads_per_worker=1) as client:
         frame = dd.from_pandas(pd.DataFrame({"k": np.arange(9000), "v": 1.0}), npartitions=12)
         with dask.config.set({"dataframe.shuffle.method": "p2p"}):
-            held = client.persist(frame.shuffle("k", npartitions=12).map_partitions(slowly))
-        while not any(one.phase == "read" for one in client.shuffles()):
-            time.sleep(0.01)
+            held = client.persist(
+                frame.shuffle("k", npartitions=12).map_partitions(
+                    held_back, go_on, meta=frame._meta
+                )
+            )
+        until(lambda: any(one.phase == "read" for one in client.shuffles()), "rows are read")
         os.kill(next(iter(client.scheduler_info()["workers"].values()))["pid"], signal.SIGKILL)
+        go_on.touch()
         assert len(held.compute()) == 9000
     (row,) = serving.rows()
     run = DaskRun.of(serving.body(row["id"])["application"]["dask"])

@@ -174,6 +174,7 @@ class _Beside:
 
 
 if __name__ == "__main__":
+    sys.path.append(str(ROOT / "tests/cluster"))
     import pages
 
     # Nothing of the user's own is read or written.

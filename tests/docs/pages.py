@@ -6,15 +6,15 @@ import contextlib
 import importlib.util
 import pathlib
 import secrets
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
 from blocks import Setting
+from ports import free_port
+from waiting import until
 
 SETTINGS: dict[str, Callable[[ExitStack], Setting]] = {}
 
@@ -65,25 +65,16 @@ def certificates() -> tuple[str, str]:
     return "--tls", "treadle-certs/node"
 
 
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
-
-
 def listens(port: int) -> None:
     """Wait until another thread listens at the port."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        with socket.socket() as trial:
-            try:
-                # A connection would be taken for the other program.
-                trial.bind(("127.0.0.1", port))
-            except OSError:
-                return
-        time.sleep(0.05)
-    raise AssertionError(f"nothing listens at port {port}")
+
+    # A connection would be taken for the other program.
+    def is_listed() -> bool:
+        sockets = pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]
+        found = (line.split()[1:4] for line in sockets)
+        return any(own.endswith(f":{port:04X}") and state == "0A" for own, _, state in found)
+
+    until(is_listed, f"another program listens at port {port}")
 
 
 def frame() -> Any:

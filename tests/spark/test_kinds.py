@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pytest
 
 from application_support import LONG, PYTHON, Application, metric, told
 from conftest import Place
+from ports import free_port
 from process_support import alive
 from waiting import until
 
@@ -164,13 +164,6 @@ def test_the_tab_says_why_a_shuffle_is_not_at_the_service(shared_place: Place) -
     assert "127.0.0.1:1" in shown
     assert "No shuffle is at the service yet" in shown
     assert 'href="http://127.0.0.1:1/jobs/a%20b"' in shown
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 # Spark 3.5 has no server of it among PyPI's jars.

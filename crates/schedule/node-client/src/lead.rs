@@ -9,7 +9,8 @@ use treadle_reactor::leader::{Busy, Leader};
 use treadle_reactor::thread::lock;
 
 #[cfg(doc)]
-use super::delivery::{Delivery, NOTHING};
+use super::delivery::Delivery;
+use super::delivery::NOTHING;
 use super::engine::Engine;
 use super::error::ClientError;
 use super::{Client, Event};

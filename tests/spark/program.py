@@ -104,6 +104,16 @@ def rebalanced(spark, rows):
 
 
 @job
+def placed(spark):
+    """For how many tasks that read a shuffle Spark prefers a host."""
+    rows = spark.range(0, 1000, 1, 4).repartition(3, "id")._jdf.queryExecution().toRdd()
+    context = spark.sparkContext._jsc.sc()
+    counted = rows.count()
+    hosts = [context.getPreferredLocs(rows, one).size() for one in range(rows.getNumPartitions())]
+    return [counted, sum(hosts)]
+
+
+@job
 def window(spark):
     frame = spark.range(5_000).withColumn("key", F.col("id") % 7)
     frame.createOrReplaceTempView("numbers")

@@ -65,7 +65,7 @@ def test_what_the_manager_sets_is_there(application: Application) -> None:
 
 
 def test_each_byte_of_a_partition_that_tasks_share_is_read_once(shared_place: Place) -> None:
-    application = shared_place.application({"spark.shuffle.compress": "false"})
+    application = shared_place.application()
     is_right, plan = application.run("rebalanced", 40_000)
     assert is_right
     assert "skewed" in plan

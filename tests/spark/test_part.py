@@ -53,6 +53,11 @@ def test_java_objects_and_what_has_no_rows(application: Application) -> None:
     assert application.run("empty") == [True, 0, 0]
 
 
+def test_no_host_is_preferred_for_what_is_at_the_service(application: Application) -> None:
+    """There is none. In local mode, Spark would wait for it as long as another task of the stage has a host."""
+    assert application.run("placed") == [1000, 0]
+
+
 def in_middle(
     place: Place, application: Application, gates: Path, event: Callable[[], None]
 ) -> None:

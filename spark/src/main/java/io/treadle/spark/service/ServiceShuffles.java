@@ -171,6 +171,7 @@ public final class ServiceShuffles implements ShuffleImplementation {
         refusal = error.getMessage();
         throw error;
       }
+      Versions.preferNoHost();
     }
     if (driver.listen(SparkEnv.get().rpcEnv())) {
       Labels.begin(conf, driver);

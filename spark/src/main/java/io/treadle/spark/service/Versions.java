@@ -4,12 +4,15 @@ import java.lang.invoke.MethodHandle;
 import java.lang.invoke.MethodHandles;
 import java.lang.reflect.Array;
 import java.lang.reflect.Constructor;
+import java.lang.reflect.Field;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.util.Arrays;
+import org.apache.spark.MapOutputTracker;
 import org.apache.spark.Partitioner;
 import org.apache.spark.ShuffleDependency;
 import org.apache.spark.SparkContext;
+import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext;
 import org.apache.spark.scheduler.MapStatus;
 import org.apache.spark.serializer.Serializer;
@@ -100,6 +103,22 @@ final class Versions {
       throw error;
     } catch (Throwable error) {
       throw unexpected(error);
+    }
+  }
+
+  /**
+   * Has Spark prefer no host for tasks that read shuffles. Theirs is none: a stage in which other tasks have a place
+   * would wait for it for {@code spark.locality.wait}, and in local mode for ever.
+   */
+  static void preferNoHost() {
+    MapOutputTracker tracker = SparkEnv.get().mapOutputTracker();
+    try {
+      // What `spark.shuffle.reduceLocality.enabled` said when the tracker was made, before any shuffle manager.
+      Field isPreferred = tracker.getClass().getDeclaredField("shuffleLocalityEnabled");
+      isPreferred.setAccessible(true);
+      isPreferred.setBoolean(tracker, false);
+    } catch (ReflectiveOperationException | RuntimeException error) {
+      LOG.warn("Set spark.shuffle.reduceLocality.enabled=false: {}", error.toString());
     }
   }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import threading
@@ -640,3 +641,52 @@ def test_pages_of_jobs(served: Served) -> None:
     assert found == [f"j{n}" for n in reversed(range(25))]
     assert len(served.viewer.get("/api/jobs?name=even").json()["jobs"]) == 13
     assert len(served.viewer.get("/api/jobs?user=bob&name=odd").json()["jobs"]) == 2
+
+
+def test_numbers_and_texts_that_no_column_has_are_refused(served: Served) -> None:
+    rule = served.rule()
+    served.decide("one")
+    many, half = "9" * 30, "\ud800"
+    view, change = served.viewer, served.operator
+
+    def post(path: str, body: object, client: TestClient = change) -> int:
+        # As escapes: the test's client would not encode halves of characters.
+        content = json.dumps(body)
+        return client.post(
+            path, content=content, headers={"Content-Type": "application/json"}
+        ).status_code
+
+    for path in ("/api/jobs", "/api/alerts", "/api/audit"):
+        assert view.get(f"{path}?before={many}").status_code == 422
+    for path in ("/jobs", "/alerts", "/audit"):
+        assert view.get(f"{path}?before={many}").status_code == 200
+    assert view.get(f"/rules/{many}").status_code == 404
+    assert view.get("/rules/%C2%B2").status_code == 404
+    assert view.get("/api/jobs?name=%00").status_code == 422
+    assert view.get("/api/decisions/a%00").status_code == 422
+    assert view.get(f"/api/rules/{many}/history").status_code == 422
+    assert change.delete(f"/api/rules/{many}").status_code == 422
+    assert change.post(f"/api/alerts/{many}/close").status_code == 422
+    for place in (2**70, 2**31, -1, True, "1"):
+        assert post("/api/rules", {"rule": {"name": "r"}, "place": place}) == 422
+    for body in ({"id": 2**40}, {half: 1}, {"name": half}):
+        assert post("/api/rules", {"rule": {"name": "r", **body}}) == 422
+    assert post("/api/rules", {"rule": rule, "note": half}) == 422
+    assert post("/api/rules", [half]) == 422
+    window = {"begins": 1, "ends": 2, "reason": half}
+    assert post("/api/windows", {"windows": [window]}) == 422
+    assert view.get("/api/audit").status_code == 200
+    deep = served.job.post("/api/decisions", content="[" * 200_000)
+    assert deep.status_code == 422
+    for values in ({"id": "abc\n"}, {"manager": half}, {"id": "\0"}):
+        assert post("/api/decisions", {"job": JOB, **values}, served.job) == 422
+    for end in ({"at": 1e15}, {"retries": 2**31}, {"lost_servers": 2**40}):
+        assert post("/api/jobs/one/end", end, served.job) == 422
+    assert view.get("/api/decisions/one").json()["state"] == "running"
+
+
+def test_an_id_is_of_one_job(served: Served) -> None:
+    served.decide("one")
+    told = served.job.post("/api/decisions", json={"id": "one", "job": {**JOB, "name": "another"}})
+    assert told.status_code == 422
+    assert "another job" in told.json()["detail"]

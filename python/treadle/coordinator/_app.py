@@ -7,10 +7,11 @@ import sqlite3
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Body, Depends, FastAPI, HTTPException, Query, Request
+from fastapi import APIRouter, Body, Depends, FastAPI, HTTPException, Path, Query, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.datastructures import Headers
 from starlette.routing import Route
@@ -20,6 +21,7 @@ from treadle.coordinator import _store
 from treadle.coordinator._access import COOKIE, Access, Who
 from treadle.coordinator._dask_run import DaskRun
 from treadle.coordinator._database import Busy
+from treadle.coordinator._jobs import is_text, kept_text
 from treadle.coordinator._kubernetes import answer, question
 from treadle.coordinator._measures import Application
 from treadle.coordinator._rules import Rule
@@ -48,6 +50,11 @@ _EXAMPLE = {
 _QUESTION = Body(examples=[_EXAMPLE])
 _DAY = 24 * 3600.0
 _MOST_ROWS = 500
+# Columns of 32 bits, and numbers of rows, which JSON has exactly.
+_LARGEST = 2**31 - 1
+_Rule = Annotated[int, Path(ge=0, le=_LARGEST)]
+_Number = Annotated[int, Path(ge=0, le=2**53)]
+_Before = Annotated[int | None, Query(ge=0, le=2**53)]
 _SECURITY = [
     (name.lower().encode(), value.encode())
     for name, value in {
@@ -82,11 +89,23 @@ def app_of(
 
     @app.exception_handler(ValueError)
     async def malformed(_request: Request, error: Exception) -> Response:
-        return JSONResponse({"detail": str(error)}, 422)
+        # It may name what was sent, which need not be text that an answer can have.
+        return JSONResponse({"detail": kept_text(str(error))}, 422)
+
+    @app.exception_handler(RecursionError)
+    async def nested(_request: Request, _error: Exception) -> Response:
+        return JSONResponse({"detail": "the body has too many lists or tables in each other"}, 422)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_request: Request, error: RequestValidationError) -> Response:
+        told = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        return JSONResponse({"detail": kept_text("; ".join(told))}, 422)
 
     @app.exception_handler(KeyError)
     async def unknown(_request: Request, error: Exception) -> Response:
-        return JSONResponse({"detail": str(error.args[0]) if error.args else "not found"}, 404)
+        return JSONResponse(
+            {"detail": kept_text(str(error.args[0])) if error.args else "not found"}, 404
+        )
 
     @app.exception_handler(Busy)
     @app.exception_handler(sa.exc.SQLAlchemyError)
@@ -118,10 +137,11 @@ class _Guard:
                 message["headers"] = [*message["headers"], *_SECURITY]
             await send(message)
 
-        refused = self._refused(Headers(scope=scope))
+        refused = self._refused(scope)
         await (refused or self._app)(scope, receive, sending)
 
-    def _refused(self, headers: Headers) -> Response | None:
+    def _refused(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
         if not self._access.allows_host(headers.get("host", "")):
             return JSONResponse({"detail": "this host is served under another name"}, 421)
         length = headers.get("content-length", "0")
@@ -129,6 +149,8 @@ class _Guard:
             return JSONResponse({"detail": "send a Content-Length"}, 411)
         if int(length) > _LARGEST_BODY:
             return JSONResponse({"detail": f"a body has at most {_LARGEST_BODY} bytes"}, 413)
+        if not is_text(scope["path"]) or b"%00" in scope.get("query_string", b""):
+            return JSONResponse({"detail": "an address has no NUL"}, 422)
         return None
 
 
@@ -228,7 +250,7 @@ def _router(coordinator: Coordinator) -> APIRouter:
 
     @router.get("/jobs", dependencies=[viewer], tags=["jobs"])
     def jobs(
-        before: int | None = None,
+        before: _Before = None,
         limit: int = Query(50, ge=1, le=_MOST_ROWS),
         name: str = "",
         user: str = "",
@@ -256,7 +278,7 @@ def _router(coordinator: Coordinator) -> APIRouter:
     @router.post("/recurring/{key}/mode", tags=["tuning"])
     def mode(key: str, body: dict[str, Any] = _BODY, who: Who = operator) -> dict[str, Any]:
         """Say what tuning may do: ``{"mode": "watch" | "propose" | "apply"}``."""
-        coordinator.set_mode(key, str(body.get("mode")), who.name)
+        coordinator.set_mode(key, _text(body, "mode"), who.name)
         return {"mode": body.get("mode")}
 
     @router.post("/recurring/{key}/put-back", tags=["tuning"])
@@ -266,7 +288,7 @@ def _router(coordinator: Coordinator) -> APIRouter:
         return {}
 
     @router.post("/recurring/{key}/changes/{number}/begin", tags=["tuning"])
-    def begin(key: str, number: int, who: Who = operator) -> dict[str, Any]:
+    def begin(key: str, number: _Number, who: Who = operator) -> dict[str, Any]:
         """Try a change that was proposed, from the next run on."""
         coordinator.begin_change(key, number, who.name)
         return {}
@@ -278,7 +300,7 @@ def _router(coordinator: Coordinator) -> APIRouter:
         return {}
 
     @router.post("/recurring/{key}/changes/{number}/end", tags=["tuning"])
-    def end_numbered(key: str, number: int, who: Who = operator) -> dict[str, Any]:
+    def end_numbered(key: str, number: _Number, who: Who = operator) -> dict[str, Any]:
         """Roll back a change that is tried, or that was kept."""
         coordinator.end_change(key, who.name, number)
         return {}
@@ -292,10 +314,11 @@ def _router(coordinator: Coordinator) -> APIRouter:
     def keep_rule(body: dict[str, Any] = _BODY, who: Who = operator) -> dict[str, Any]:
         """Write a rule: ``{"rule": {…}, "note": TEXT, "place": N}``. With an ``id``, a new version of that rule."""
         place = body.get("place")
-        if place is not None and not isinstance(place, int):
-            raise ValueError("place must be a whole number")
+        is_whole = isinstance(place, int) and not isinstance(place, bool)
+        if place is not None and not (is_whole and 0 <= place <= _LARGEST):
+            raise ValueError(f"place must be a whole number from 0 to {_LARGEST}")
         rule = Rule.of(_table(body, "rule"))
-        return coordinator.keep_rule(rule, who.name, str(body.get("note", "")), place).to_dict()
+        return coordinator.keep_rule(rule, who.name, _text(body, "note"), place).to_dict()
 
     @router.post("/rules/try", dependencies=[viewer], tags=["rules"])
     def try_rule(body: dict[str, Any] = _BODY) -> dict[str, Any]:
@@ -305,12 +328,12 @@ def _router(coordinator: Coordinator) -> APIRouter:
         return coordinator.try_rule(Rule.of(_table(body, "rule")), begin, end).to_dict()
 
     @router.get("/rules/{rule}/history", dependencies=[viewer], tags=["rules"])
-    def history(rule: int) -> list[dict[str, Any]]:
+    def history(rule: _Rule) -> list[dict[str, Any]]:
         """List all versions of a rule with their authors, the latest first."""
         return database.read(lambda c: _store.rule_history(c, rule))
 
     @router.delete("/rules/{rule}", tags=["rules"])
-    def delete_rule(rule: int, who: Who = operator) -> dict[str, Any]:
+    def delete_rule(rule: _Rule, who: Who = operator) -> dict[str, Any]:
         """Take a rule away. Its versions stay."""
         coordinator.delete_rule(rule, who.name)
         return {}
@@ -327,7 +350,7 @@ def _router(coordinator: Coordinator) -> APIRouter:
     def windows(body: dict[str, Any] = _BODY, who: Who = operator) -> dict[str, Any]:
         """Write the times in which no change is tried: ``{"windows": [{"begins": …, "ends": …, "reason": …}]}``."""
         found = [
-            Window(_moment(one, "begins"), _moment(one, "ends"), str(one.get("reason", ""))[:400])
+            Window(_moment(one, "begins"), _moment(one, "ends"), _text(one, "reason")[:400])
             for one in _windows(body)
         ]
         coordinator.keep_windows(found, who.name)
@@ -336,7 +359,7 @@ def _router(coordinator: Coordinator) -> APIRouter:
     @router.get("/alerts", dependencies=[viewer], tags=["alerts"])
     def alerts(
         only_open: bool = True,
-        before: int | None = None,
+        before: _Before = None,
         limit: int = Query(50, ge=1, le=_MOST_ROWS),
     ) -> list[dict[str, Any]]:
         """List alerts, the latest first."""
@@ -345,14 +368,14 @@ def _router(coordinator: Coordinator) -> APIRouter:
         )
 
     @router.post("/alerts/{number}/close", tags=["alerts"])
-    def close_alert(number: int, who: Who = operator) -> dict[str, Any]:
+    def close_alert(number: _Number, who: Who = operator) -> dict[str, Any]:
         """Close an alert."""
         coordinator.close_alert(number, who.name)
         return {}
 
     @router.get("/audit", dependencies=[viewer], tags=["audit"])
     def audit(
-        before: int | None = None, limit: int = Query(50, ge=1, le=_MOST_ROWS)
+        before: _Before = None, limit: int = Query(50, ge=1, le=_MOST_ROWS)
     ) -> list[dict[str, Any]]:
         """List what was changed, by whom and when, the latest first."""
         return database.read(lambda c: _store.audit_page(c, before, limit))
@@ -416,6 +439,13 @@ def _moment(body: dict[str, Any], name: str, default: float | None = None) -> fl
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e11:
         raise ValueError(f"{name} must be seconds since 1970")
     return float(value)
+
+
+def _text(body: dict[str, Any], name: str) -> str:
+    found = body.get(name, "")
+    if not isinstance(found, str) or not is_text(found):
+        raise ValueError(f"{name} must be text")
+    return found
 
 
 def _table(body: dict[str, Any], name: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-__all__ = ["LONGEST", "Job", "is_text", "pattern_of"]
+__all__ = ["LONGEST", "Job", "is_text", "kept_text", "pattern_of"]
 
 # Characters of each field: longer ones are refused, so that a row has a bound.
 LONGEST = 400
@@ -39,6 +39,11 @@ def pattern_of(name: str) -> str:
 def is_text(value: str) -> bool:
     """Return whether all databases can keep it: JSON can have halves of characters, and zeros."""
     return not _UNKEPT.search(value)
+
+
+def kept_text(value: str) -> str:
+    """Return a text as all databases can keep it, and as UTF-8 can have it."""
+    return _UNKEPT.sub("?", value)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from treadle.coordinator._dask_run import DaskRun
-from treadle.coordinator._jobs import LONGEST, Job
+from treadle.coordinator._jobs import LONGEST, Job, kept_text
 from treadle.coordinator._watching import End
 
 __all__ = ["Application", "Spread", "Stage"]
@@ -100,7 +100,7 @@ class Application:
             "cluster": self.cluster, "queue": self.queue, "user": self.user,
             "name": self.name, "engine": "spark", "version": self.version,
         }  # fmt: skip
-        return Job.of({name: value[:LONGEST] for name, value in values.items()})
+        return Job.of({name: kept_text(value[:LONGEST]) for name, value in values.items()})
 
     def end(self) -> End | None:
         """Return how it ended; None: it still runs."""
@@ -112,7 +112,7 @@ class Application:
         return End(
             failed=self.failed,
             cause=cause,
-            error=self.error[:2000],
+            error=kept_text(self.error[:2000]),
             duration=max(0.0, self.ended - self.began),
             shuffle_bytes=self.shuffle_bytes,
             input_bytes=sum(one.input_bytes for one in self.stages),

@@ -50,6 +50,12 @@ def add_pages(app: FastAPI) -> None:
     app.add_api_route("/logout", pages.log_out, methods=["POST"], include_in_schema=False)
 
 
+def _whole(text: str, limit: int = 2**53) -> int | None:
+    """Return the number that a text is; None: it is none, or one that no row has."""
+    is_number = text.isascii() and text.isdecimal() and len(text) <= 16
+    return int(text) if is_number and int(text) < limit else None
+
+
 class _Pages:
     def __init__(self, app: FastAPI) -> None:
         self._coordinator: Coordinator = app.state.coordinator
@@ -144,7 +150,7 @@ class _Pages:
         asked = request.query_params
         names = ("name", "user", "state", "verdict")
         chosen = {name: asked.get(name, "")[:400] for name in names}
-        before = int(asked["before"]) if asked.get("before", "").isdigit() else None
+        before = _whole(asked.get("before", ""))
         rows = self._read(lambda c: _store.jobs_page(c, before=before, limit=_ROWS, **chosen))
         last = rows[-1]["number"] if len(rows) == _ROWS else None
         return {"jobs": rows, "chosen": chosen, "before": last, "is_first": before is None}
@@ -185,16 +191,17 @@ class _Pages:
                 "versions": [], "percent": 10, "is_on": False, "settings": {},
             }  # fmt: skip
             return {"history": [], "body": json.dumps(body, indent=2), "title": "A new rule"}
-        history = self._read(lambda c: _store.rule_history(c, int(text))) if text.isdigit() else []
+        number = _whole(text, 2**31)
+        history = [] if number is None else self._read(lambda c: _store.rule_history(c, number))
         if not history:
             raise KeyError(f"there is no rule {text}")
-        body = {**history[0]["body"], "id": int(text)}
+        body = {**history[0]["body"], "id": number}
         return {"history": history, "body": json.dumps(body, indent=2), "title": body["name"]}
 
     def alerts(self, request: Request) -> dict[str, Any]:
         asked = request.query_params
         only_open = asked.get("all") != "1"
-        before = int(asked["before"]) if asked.get("before", "").isdigit() else None
+        before = _whole(asked.get("before", ""))
         rows = self._read(
             lambda c: _store.alerts_page(c, only_open=only_open, before=before, limit=_ROWS)
         )
@@ -203,7 +210,7 @@ class _Pages:
 
     def audit(self, request: Request) -> dict[str, Any]:
         asked = request.query_params
-        before = int(asked["before"]) if asked.get("before", "").isdigit() else None
+        before = _whole(asked.get("before", ""))
         rows = self._read(lambda c: _store.audit_page(c, before, _ROWS))
         last = rows[-1]["number"] if len(rows) == _ROWS else None
         return {"rows": rows, "before": last}

@@ -98,7 +98,7 @@ class Rule:
             if flag in values:
                 found[flag] = values[flag]
         for number in ("id", "version"):
-            found[number] = int(_number(number, values.get(number, 0), 0, 2**53))
+            found[number] = int(_number(number, values.get(number, 0), 0, 2**31 - 1))
         return cls(**found)
 
     def to_dict(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from treadle.coordinator._allowed import is_allowed
 from treadle.coordinator._database import Database
 from treadle.coordinator._diagnosis import Finding, diagnose
 from treadle.coordinator._dry_run import DryRun, try_rule
-from treadle.coordinator._jobs import LONGEST, Job
+from treadle.coordinator._jobs import LONGEST, Job, is_text, kept_text
 from treadle.coordinator._measures import Application
 from treadle.coordinator._rules import DEFAULT_SETTINGS, Rule, Rules, decide
 from treadle.coordinator._tuning import Change, Proposal, Tuning, Window
@@ -31,7 +31,7 @@ __all__ = ["Coordinator"]
 
 _Value = TypeVar("_Value")
 
-_ID = re.compile(r"[\w.:\-]{1,100}$")
+_ID = re.compile(r"[\w.:\-]{1,100}\Z")
 _MOST_NAMES = 2000
 _MOST_TRIED = 200_000
 _SUMMED_FOR = 1.0
@@ -119,7 +119,7 @@ class Coordinator:
             )
         job = Job.of(job_values)
         manager = values.get("manager") or ""
-        if not isinstance(manager, str) or len(manager) > LONGEST:
+        if not isinstance(manager, str) or len(manager) > LONGEST or not is_text(manager):
             raise ValueError(f"manager must be text of at most {LONGEST} characters")
         taken = _names(values, "names")
         tunable = _names(values, "tunable")
@@ -145,7 +145,11 @@ class Coordinator:
         _store.count_runs(connection, list(jobs.values()), there, now)
         for verdict, count in sorted(Counter(row["verdict"] for row in rows.values()).items()):
             _store.count_in_hour(connection, now, verdict, jobs=count)
-        return [_decision({**known, **rows}[one.identity]) for one in questions]
+        found = {**known, **rows}
+        for one in questions:
+            if _job(found[one.identity]) != one.job:
+                raise ValueError(f"id {one.identity} is that of a decision about another job")
+        return [_decision(found[one.identity]) for one in questions]
 
     def _row(
         self,
@@ -345,7 +349,7 @@ class Coordinator:
                 "application": application.to_dict(),
                 "findings": [one.to_dict() for one in found],
             }
-            _store.keep_measures(connection, identity, body)
+            _store.keep_measures(connection, identity, _kept(body))
             known = _store.recurring_of(connection, row["recurring"])
             if known is None:
                 return found
@@ -582,6 +586,15 @@ class Coordinator:
             _store.note(connection, self._clock(), who, "alert closed", f"alert {number}")
 
         self.database.write_now(write)
+
+
+def _kept(value: Any) -> Any:
+    """Return what JSON can have, with texts that all databases can keep."""
+    if isinstance(value, str):
+        return kept_text(value)
+    if isinstance(value, Mapping):
+        return {_kept(name): _kept(one) for name, one in value.items()}
+    return [_kept(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def _names(values: Mapping[str, Any], field: str) -> frozenset[str]:

@@ -23,6 +23,14 @@ LEAST_NOISE = 0.02
 
 _CAUSES = ("", "service", "job", "unknown")
 _LONGEST_TEXT = 2000
+# Columns of 32 bits, and a time before the year 5138.
+_MOST: Mapping[str, float] = {
+    "retries": 2**31,
+    "fallbacks": 2**31,
+    "lost_servers": 2**31,
+    "at": 1e11,
+}
+_MOST_OF_OTHERS = 2**62
 # Of so many runs is what is usual, and below this share of it a run did far less.
 _USUAL_OF = 10
 _FEWEST_USUAL = 3
@@ -77,8 +85,10 @@ class End:
                 value = value[:_LONGEST_TEXT].replace("\0", "").encode("utf-8", "replace").decode()
             else:
                 is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-                if not is_number or not 0 <= value < 2**62:
-                    raise ValueError(f"{name} of an end must be a number of at least 0")
+                if not is_number or not 0 <= value < _MOST.get(name, _MOST_OF_OTHERS):
+                    raise ValueError(
+                        f"{name} of an end must be a number from 0 to {_MOST.get(name, _MOST_OF_OTHERS):g}"
+                    )
                 value = float(value) if name in ("duration", "blocked", "at") else int(value)
             found[name] = value
         if found.get("cause", "") not in _CAUSES:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planted import LOGS, RECORDED, healthy, later, lines_of, planted
-from treadle.coordinator import _event_files
+from treadle.coordinator import _event_files, _store
 from treadle.coordinator._database import Busy
 from treadle.coordinator._diagnosis import GROUP, Finding, diagnose, rules
 from treadle.coordinator._event_files import logs_in, read_log
@@ -326,8 +326,6 @@ def test_a_folder_of_logs_becomes_jobs_with_measures(tmp_path: Path) -> None:
         folders = LogFolders([folder], coordinator)
         folders.look()
         identity = read_application(lines).id
-        from treadle.coordinator import _store
-
         job = coordinator.database.read(lambda c: _store.job_of(c, identity))
         assert (job["state"], job["verdict"]) == ("running", "unasked")
         log.write_text("".join(lines))
@@ -467,3 +465,43 @@ def _tuning(connection, key):
     from treadle.coordinator import _store
 
     return _store.recurring_of(connection, key)[1]
+
+
+def test_a_restart_takes_no_log_again(tmp_path: Path) -> None:
+    """Neither those in the database nor those that it has forgotten; and nobody is told of what is long ago."""
+    day = 24 * 3600.0
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    for number in range(12):
+        # A day between them; the last one takes far longer.
+        begin = MOMENT + number * 86_400_000
+        length = 900_000 if number == 11 else 60_000
+        lines = [
+            {**START, "App ID": f"app-{number:02}", "Timestamp": begin},
+            {"Event": "SparkListenerApplicationEnd", "Timestamp": begin + length},
+        ]
+        (folder / f"app-{number:02}").write_text("\n".join(map(json.dumps, lines)))
+    last, told = MOMENT / 1e3 + 11 * day, []
+    url = f"sqlite:///{tmp_path}/c.db"
+
+    def started(now: float, keep_days: float) -> tuple[int, int, int]:
+        coordinator = Coordinator(url, clock=lambda: now, notify=told.extend)
+        try:
+            LogFolders([folder], coordinator, keep_days, lambda: now).look()
+            coordinator.forget(keep_days)
+
+            def read(connection) -> tuple[int, int, int]:
+                (story,) = _store.recurring_page(connection, 9)
+                shown = _store.alerts_page(connection, only_open=True, before=None, limit=99)
+                return story["runs"], len(story["history"]["runs"]), len(shown)
+
+            return coordinator.database.read(read)
+        finally:
+            coordinator.close()
+
+    assert started(last + 30 * day, 90) == (12, 12, 1)
+    assert told == []
+    for _ in range(2):
+        # Most rows are forgotten now, and what is remembered of them is not.
+        assert started(last + 30 * day, 33)[:2] == (12, 12)
+    assert told == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,8 @@ __all__ = ["LogFolders", "Poller", "Servers"]
 
 _logger = logging.getLogger("treadle.coordinator")
 _SECONDS = 10.0
+_DAY = 24 * 3600.0
+_EARLIER = 0.1
 
 
 class Poller:
@@ -102,10 +105,26 @@ class Servers:
 
 
 class LogFolders:
-    """Folders of event logs: each log is read again when it has grown."""
+    """Folders of event logs: each log is read again when it has grown.
 
-    def __init__(self, folders: Sequence[Entry], coordinator: Coordinator) -> None:
+    Applications that began ``keep_days`` ago are forgotten, so that they are not taken again from logs that stay.
+    """
+
+    def __init__(
+        self,
+        folders: Sequence[Entry],
+        coordinator: Coordinator,
+        keep_days: float = math.inf,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._coordinator = coordinator
+        # A decision is older than its application: its row is gone a little earlier.
+        self._keep_for = (
+            (keep_days - min(1.0, _EARLIER * keep_days)) * _DAY
+            if keep_days < math.inf
+            else math.inf
+        )
+        self._clock = clock
         self._read: dict[Entry, dict[Entry, tuple[int, int]]] = {one: {} for one in folders}
 
     def look(self) -> None:
@@ -127,7 +146,9 @@ class LogFolders:
     def _take(self, path: Entry) -> bool:
         """Read a log; return whether that was tried in full. Whatever is wrong with it, others are read."""
         try:
-            self._coordinator.observed(read_log(path))
+            application = read_log(path)
+            if application.began > self._clock() - self._keep_for:
+                self._coordinator.observed(application)
         except Exception as error:
             # One that was just begun may be empty.
             is_new = path.name.endswith(".inprogress")

@@ -36,6 +36,8 @@ _MOST_NAMES = 2000
 _MOST_TRIED = 200_000
 _SUMMED_FOR = 1.0
 _SILENT_AFTER = 24 * 3600.0
+# Nobody is told of what ended longer ago: a folder of logs may have years.
+_TOLD_FOR = 24 * 3600.0
 _FORGOTTEN_AT_ONCE = 20
 # While so many runs of a trial have had no end for so many times the usual duration, no more of them begin.
 _MOST_LATE = 2
@@ -328,7 +330,7 @@ class Coordinator:
             connection, now, row["verdict"], ended=1, failed=int(end.failed),
             fell_back=int(end.fallbacks > 0), bytes=end.shuffle_bytes or 0,
         )  # fmt: skip
-        if found:
+        if found and at > now - _TOLD_FOR:
             self._notify(found)
         return {"id": identity, "state": state, "alerts": [one.text for one in found]}
 
@@ -379,9 +381,11 @@ class Coordinator:
         if not _ID.match(identity):
             raise ValueError(f"{identity!r} is no id of an application")
 
-        def write(connection: sa.Connection) -> None:
+        def write(connection: sa.Connection) -> bool:
             if _store.job_of(connection, identity) is not None:
-                return
+                # A restart reads all logs again. What one of them told of its end was taken then.
+                known = _store.measures_of(connection, identity)
+                return bool(known) and known["application"]["ended"] is not None
             job = application.job()
             row: dict[str, Any] = {
                 **job.to_dict(), "id": identity, "at": application.began, "recurring": job.recurring,
@@ -392,8 +396,10 @@ class Coordinator:
             _store.new_job(connection, row)
             _store.count_run(connection, job, application.began)
             _store.count_in_hour(connection, application.began, _UNASKED, jobs=1)
+            return False
 
-        self.database.write_now(write)
+        if self.database.write_now(write):
+            return identity
         end = application.end()
         if end is not None:
             self.ended(identity, end).result(15)

@@ -94,7 +94,7 @@ def serve(options: Options) -> None:
         if options.logs:
             # In a thread of its own: a large log must not make what the servers said too old to decide by.
             folders = [folder_of(one) if "://" in one else Path(one) for one in options.logs]
-            logs = LogFolders(folders, coordinator)
+            logs = LogFolders(folders, coordinator, options.keep_days)
             stack.callback(Poller(options.poll, [logs.look]).close)
         looks.append(coordinator.refresh)
         looks.append(lambda: coordinator.forget(options.keep_days))

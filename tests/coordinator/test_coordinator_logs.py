@@ -505,3 +505,37 @@ def test_a_restart_takes_no_log_again(tmp_path: Path) -> None:
         # Most rows are forgotten now, and what is remembered of them is not.
         assert started(last + 30 * day, 33)[:2] == (12, 12)
     assert told == []
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("io.treadle.spark.service.ServiceException: no server takes rows", "service"),
+        ("io.treadle.spark.service.ServiceException$TimedOut: 60 s", "service"),
+        ("org.apache.spark.shuffle.FetchFailedException: gone", "service"),
+        ("io.treadle.spark.service.ServiceException$Interrupted: the task was ended", "job"),
+        ("ValueError\n\tat io.treadle.spark.service.ServiceWriter.write", "job"),
+    ],
+)
+@pytest.mark.parametrize("told_by", ["job", "query"])
+def test_a_failure_of_the_service_while_it_writes_is_its_own(error, cause, told_by) -> None:
+    # Stack traces are longer than the error that is kept.
+    text = "Job aborted due to stage failure: " + 3000 * "x" + error
+    failure = {
+        "job": {
+            "Event": "SparkListenerJobEnd", "Completion Time": MOMENT,
+            "Job Result": {"Result": "JobFailed", "Exception": {"Message": text}},
+        },
+        "query": {
+            "Event": "org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionEnd", "time": MOMENT,
+            "errorMessage": text,
+        },
+    }[told_by]  # fmt: skip
+    manager = {"spark.shuffle.manager": "io.treadle.spark.TreadleShuffleManager"}
+    events = [
+        START, {"Event": "SparkListenerEnvironmentUpdate", "Spark Properties": manager}, failure,
+        {"Event": "SparkListenerApplicationEnd", "Timestamp": MOMENT + 1000},
+    ]  # fmt: skip
+    end = read_application(map(json.dumps, events)).end()
+    assert end is not None
+    assert (end.failed, end.cause) == (True, cause)

@@ -31,6 +31,9 @@ _MOST_STAGES = 5000
 # Of the tasks of a stage, figures of so many are kept for their quantiles: of more, each n-th.
 _MOST_SAMPLES = 4096
 _JOIN = re.compile(r"\b(SortMergeJoin|BroadcastHashJoin|ShuffledHashJoin|BroadcastNestedLoopJoin|CartesianProduct)\b")  # fmt: skip
+# What names an error of the service, as ServiceException.hasFailed does in the driver.
+_OF_SERVICE = ("io.treadle.spark.service.ServiceException", "org.apache.spark.shuffle.FetchFailedException")  # fmt: skip
+_INTERRUPTED = "io.treadle.spark.service.ServiceException$Interrupted"
 _NODE = re.compile(r"[A-Z][A-Za-z]+")
 
 
@@ -111,6 +114,7 @@ class _Reader:
         self._latest = 0.0
         self._failed_jobs: list[str] = []
         self._last_job_failed = False
+        self._is_of_service = False
 
     def take(self, line: str | bytes) -> None:
         if not line.strip():
@@ -138,6 +142,7 @@ class _Reader:
             one.stage(self._latest) for _, one in sorted(self._stages.items()) if one.sums["tasks"]
         ]
         app.failed = app.ended is not None and self._last_job_failed
+        app.failed_by_service = app.failed and self._is_of_service
         app.error = self._failed_jobs[-1] if app.failed and self._failed_jobs else ""
         app.plan = (
             hashlib.sha256("\n".join(sorted(self._plans)).encode()).hexdigest()[:16]
@@ -255,6 +260,7 @@ class _Reader:
         if self._last_job_failed:
             text = str((result.get("Exception") or {}).get("Message", "a job failed"))
             self._failed_jobs = [*self._failed_jobs, text[:2000]][-5:]
+            self._is_of_service = _is_of_service(text)
             if "FetchFailed" in text or "MetadataFetchFailed" in text:
                 self._app.lost_shuffle = True
 
@@ -267,6 +273,7 @@ class _Reader:
         self._last_job_failed = bool(error)
         if error:
             self._failed_jobs = [*self._failed_jobs, str(error)[:2000]][-5:]
+            self._is_of_service = _is_of_service(str(error))
 
     def _query(self, event: Any) -> None:
         plan = str(event["physicalPlanDescription"]).partition("\n\n")[0]
@@ -298,6 +305,12 @@ _ACTS = {
     "SparkListenerSQLExecutionStart": _Reader._query,
     "SparkListenerSQLExecutionEnd": _Reader._query_end,
 }
+
+
+def _is_of_service(text: str) -> bool:
+    """Return whether a failure names an error of the service. A task that was interrupted was ended by Spark."""
+    text = text.replace(_INTERRUPTED, "")
+    return any(one in text for one in _OF_SERVICE)
 
 
 def _seconds(milliseconds: Any) -> float:

@@ -69,6 +69,8 @@ class Application:
     error: str = ""
     lost_shuffle: bool = False
     """Stages failed because rows could not be fetched."""
+    failed_by_service: bool = False
+    """The error that it failed with is one of the service: of reading, or of writing."""
     on_service: bool = False
     stages: list[Stage] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
@@ -108,7 +110,11 @@ class Application:
             return None
         cause = ""
         if self.failed:
-            cause = "service" if self.on_service and self.lost_shuffle else "job"
+            cause = (
+                "service"
+                if self.on_service and (self.lost_shuffle or self.failed_by_service)
+                else "job"
+            )
         return End(
             failed=self.failed,
             cause=cause,

@@ -1,5 +1,6 @@
 package io.treadle.spark;
 
+import io.treadle.spark.service.ServiceException;
 import java.io.IOException;
 import java.io.OutputStream;
 import java.net.HttpURLConnection;
@@ -138,7 +139,7 @@ public final class CoordinatorReport extends SparkListener {
   }
 
   private String body(long ended) {
-    String cause = hasFailed ? (hasLostShuffle ? "service" : "job") : "";
+    String cause = hasFailed ? (hasLostShuffle || ServiceException.isIn(error) ? "service" : "job") : "";
     String text = error.substring(0, Math.min(error.length(), LONGEST_ERROR));
     return String.format(
         Locale.ROOT,

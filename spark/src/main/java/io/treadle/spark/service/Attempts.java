@@ -87,7 +87,7 @@ final class Attempts extends SparkListener {
   public void onJobEnd(SparkListenerJobEnd event) {
     String text = event.jobResult().toString();
     boolean hasFailed = !event.jobResult().getClass().getSimpleName().startsWith("JobSucceeded");
-    boolean isOurs = hasFailed && isOfService(text);
+    boolean isOurs = hasFailed && ServiceException.isIn(text);
     try {
       if (isOurs) {
         String line = line(text);
@@ -101,13 +101,6 @@ final class Attempts extends SparkListener {
     } catch (IOException error) {
       LOG.warn("The next attempt may use the service again: {} cannot be changed: {}", file, error.toString());
     }
-  }
-
-  /** Whether a job's failure names an error of the service. Stack traces of other errors have other classes of ours. */
-  private static boolean isOfService(String text) {
-    String name = ServiceException.class.getName();
-    return text.replace(ServiceException.Interrupted.class.getName(), "").contains(name)
-        || text.contains("org.apache.spark.shuffle.FetchFailedException");
   }
 
   private static String line(String text) {

@@ -690,3 +690,40 @@ def test_an_id_is_of_one_job(served: Served) -> None:
     told = served.job.post("/api/decisions", json={"id": "one", "job": {**JOB, "name": "another"}})
     assert told.status_code == 422
     assert "another job" in told.json()["detail"]
+
+
+def test_jobs_that_die_before_they_report_are_taken_off(served: Served) -> None:
+    day = 24 * 3600.0
+    served.rule()
+    for name in ("one", "two"):
+        assert served.decide(name)["uses_service"]
+        served.now += 2 * day
+        served.coordinator.forget(90)
+        # Once for each run, however often it is looked at.
+        served.coordinator.forget(90)
+    told = served.decide("three")
+    assert not told["uses_service"]
+    assert told["reason"] == "it failed 2 times in a row on the service"
+    (alert,) = served.viewer.get("/api/alerts").json()
+    assert (alert["kind"], alert["job"]) == ("taken off", "two")
+    assert [one.kind for one in served.told] == ["taken off"]
+
+
+def test_a_late_end_takes_the_place_of_silence(served: Served) -> None:
+    day = 24 * 3600.0
+    served.rule()
+    for n, end in enumerate(({"duration": 1.0}, {"failed": True})):
+        assert served.decide(f"j{n}")["uses_service"]
+        served.now += 2 * day
+        served.coordinator.forget(90)
+        served.end(f"j{n}", **end)
+    # One failure, and not two.
+    assert served.decide("next")["uses_service"]
+    served.end("next", duration=1.0)
+    # Silence of runs that were on stock shuffle says nothing of the service.
+    served.operator.post("/api/switch", json={"is_on": False})
+    for n in range(3):
+        served.decide(f"stock{n}")
+        served.now += 2 * day
+        served.coordinator.forget(90)
+    assert served.viewer.get("/api/alerts").json() == []

@@ -188,7 +188,8 @@ class _Pages:
         if text == "new":
             body = {
                 "name": "", "action": "service", "clusters": [], "queues": [], "users": [], "names": [],
-                "versions": [], "percent": 10, "is_on": False, "settings": {},
+                # Other engines have versions of their own, and what Spark's older ones do is not tried.
+                "engines": ["spark"], "versions": [">=3.5"], "percent": 10, "is_on": False, "settings": {},
             }  # fmt: skip
             return {"history": [], "body": json.dumps(body, indent=2), "title": "A new rule"}
         number = _whole(text, 2**31)

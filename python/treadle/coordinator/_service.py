@@ -39,6 +39,8 @@ _SILENT_AFTER = 24 * 3600.0
 # Nobody is told of what ended longer ago: a folder of logs may have years.
 _TOLD_FOR = 24 * 3600.0
 _FORGOTTEN_AT_ONCE = 20
+# Runs that are found silent in one transaction.
+_SILENCED = 200
 # While so many runs of a trial have had no end for so many times the usual duration, no more of them begin.
 _MOST_LATE = 2
 _LATE = 3.0
@@ -294,6 +296,9 @@ class Coordinator:
         job = _job(row)
         history, tuning = _store.recurring_of(connection, job.recurring) or (History(), Tuning())
         on_service = row["verdict"] == _SERVICE
+        if on_service and row["state"] == _store.SILENT:
+            # That it was silent counted as a failure, and this is how it did end.
+            history.failures = max(0, history.failures - 1)
         if history.runs and history.runs[-1].on_service != on_service:
             # Runs on the service and without it are not compared with each other.
             tuning.end_trial("the job has changed between the service and stock shuffle", now)
@@ -410,18 +415,10 @@ class Coordinator:
         """Take away what began so many days ago. A run without an end for a day is silent: its end still counts."""
         now = self._clock()
 
-        def silence(connection: sa.Connection) -> None:
-            for key, change in _store.silence(connection, now - _SILENT_AFTER):
-                known = _store.recurring_of(connection, key)
-                latest = _store.runs_of(connection, key, 1)
-                if known is None or not latest:
-                    continue
-                history, tuning = known
-                if tuning.trying is not None and tuning.trying.number == change:
-                    reason = "nobody reported the end of a run with it"
-                    self._end_trial(connection, _job(latest[0]), history, tuning, reason, now)
-
-        self.database.write_now(silence)
+        for _ in range(_FORGOTTEN_AT_ONCE):
+            gone = self.database.write_now(lambda c: self._silence(c, now))
+            if gone < _SILENCED:
+                break
         for _ in range(_FORGOTTEN_AT_ONCE):
             # In parts, so that decisions come between them.
             gone = self.database.write_now(
@@ -429,6 +426,29 @@ class Coordinator:
             )
             if gone < 2000:
                 break
+
+    def _silence(self, connection: sa.Connection, now: float) -> int:
+        """Take runs without an end for failures of an unknown cause: a job that dies early reports nothing."""
+        silent = _store.silence(connection, now - _SILENT_AFTER, _SILENCED)
+        for row in silent:
+            job = _job(row)
+            known = _store.recurring_of(connection, job.recurring)
+            if known is None:
+                continue
+            history, tuning = known
+            if tuning.trying is not None and tuning.trying.number == row["change"]:
+                reason = "nobody reported the end of a run with it"
+                self._end_trial(connection, job, history, tuning, reason, now)
+            # A long job may still run: its end counts as any other one.
+            on_service = row["verdict"] == _SERVICE
+            end = End(failed=True, cause="unknown", at=now)
+            found = judge(job.pattern, end, on_service, history)
+            if on_service:
+                _store.keep_recurring(connection, job, history, tuning, now)
+            _store.add_alerts(connection, found, now, row["id"], job.recurring)
+            if found:
+                self._notify(found)
+        return len(silent)
 
     # Rules
 

@@ -359,15 +359,16 @@ def forget(connection: sa.Connection, before: float, limit: int) -> int:
     return len(gone)
 
 
-def silence(connection: sa.Connection, before: float) -> list[tuple[str, int]]:
+def silence(connection: sa.Connection, before: float, limit: int) -> list[dict[str, Any]]:
     """Say of runs that began before a time, and that nobody has reported the end of, that they are silent.
 
-    Return the recurring jobs of those that tried a change, each with the change's number.
+    Return those: at most so many, the oldest first.
     """
     is_old = sa.and_(jobs.c.state == RUNNING, jobs.c.at < before)
-    tried = sa.select(jobs.c.recurring, jobs.c.change).where(is_old, jobs.c.change != 0).distinct()
-    found = [(row[0], row[1]) for row in connection.execute(tried)]
-    connection.execute(jobs.update().where(is_old).values(state=SILENT))
+    found = _rows(connection, sa.select(jobs).where(is_old).order_by(jobs.c.at).limit(limit))
+    for at in range(0, len(found), 500):
+        some = [row["number"] for row in found[at : at + 500]]
+        connection.execute(jobs.update().where(jobs.c.number.in_(some)).values(state=SILENT))
     return found
 
 

@@ -224,3 +224,13 @@ def test_the_forecast_is_above_most_runs() -> None:
     # One run of twenty was an outlier.
     assert forecast([100] * 19 + [10**6]).bytes in (120, 1_200_000)
     assert forecast([10**6] * 30 + [100] * 20).bytes == 120
+
+
+def test_what_was_pushed_is_promised_no_more() -> None:
+    # A job of 40 GB, twice, has pushed all of it: the servers say so, and it is still among those that run.
+    room = Room(4, 120 * GB, 200 * GB, 80 * GB)
+    assert admit(Forecast(50 * GB, 5), room, 80 * GB).copies == 2
+    assert admit(Forecast(None, 0), room, 80 * GB).copies == 2
+    # Half of it is still to come; and rows of jobs that nobody promised anything are no room.
+    assert admit(Forecast(50 * GB, 5), room, 120 * GB).copies == 0
+    assert admit(Forecast(51 * GB, 5), room, 0).copies == 0

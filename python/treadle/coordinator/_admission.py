@@ -24,6 +24,8 @@ class Room:
     servers: int
     free_bytes: int
     total_bytes: int
+    held_bytes: int = 0
+    """Of running jobs, with their copies. What they have pushed is no longer free, and was promised, too."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,11 @@ def forecast(pushed: Sequence[int]) -> Forecast:
 def admit(
     expected: Forecast, room: Room | None, promised: int, *, fewer_copies: bool = False
 ) -> Admission:
-    """Decide about a job. ``promised`` are bytes that admitted jobs have still to push, with their copies."""
+    """Decide about a job. ``promised`` are bytes that running jobs were admitted with, with their copies."""
     if room is None:
         return Admission(2, "the servers' room is not known")
+    # What is held is no longer free: only what is still to be pushed is taken from what is.
+    promised = max(0, promised - room.held_bytes)
     if room.servers == 0:
         return Admission(0, "no shuffle server is there")
     copies = min(2, room.servers)

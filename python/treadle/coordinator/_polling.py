@@ -101,7 +101,7 @@ class Servers:
             return None
         free = sum(int(one["free_bytes"]) for one in open_to_rows)
         held = sum(int(one.get("held_bytes") or 0) for one in open_to_rows)
-        return Room(len(open_to_rows), free, free + held)
+        return Room(len(open_to_rows), free, free + held, held)
 
 
 class LogFolders:

@@ -16,14 +16,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planted import LOGS, RECORDED, healthy, later, lines_of, planted
+from treadle.cli._spark_submit import _job
 from treadle.coordinator import _event_files, _store
 from treadle.coordinator._database import Busy
 from treadle.coordinator._diagnosis import GROUP, Finding, diagnose, rules
 from treadle.coordinator._event_files import logs_in, read_log
 from treadle.coordinator._event_log import read_application
+from treadle.coordinator._jobs import Job, pattern_of, with_place
 from treadle.coordinator._measures import Application
 from treadle.coordinator._polling import LogFolders
+from treadle.coordinator._rules import Rule
 from treadle.coordinator._service import Coordinator
+from treadle.coordinator._spark_submit import parse
 
 # Milliseconds since 1970, in 2026.
 MOMENT = 1_780_000_000_000
@@ -539,3 +543,63 @@ def test_a_failure_of_the_service_while_it_writes_is_its_own(error, cause, told_
     end = read_application(map(json.dumps, events)).end()
     assert end is not None
     assert (end.failed, end.cause) == (True, cause)
+
+
+SUBMIT = "org.apache.spark.deploy.SparkSubmit"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "properties", "code_name"),
+    [
+        (["--queue", "etl", "/jobs/daily.py", "2026-11-30"], {"spark.yarn.queue": "etl"}, "from code"),
+        (["--class", "a.Daily", "--conf", "a=b", "x.jar"], {}, "from code"),
+        (["--name", "daily", "x.py"], {}, "from code"),
+        (["--name", "daily 2026-11-30", "x.py"], {}, "daily 2026-11-30"),
+        (["--conf", "spark.kubernetes.namespace=etl", "local:///daily.py"], {"spark.kubernetes.namespace": "etl"}, "n"),
+    ],
+)  # fmt: skip
+def test_a_job_is_the_same_one_before_the_coordinator_is_asked_and_then(
+    tmp_path: Path, monkeypatch, arguments, properties, code_name
+) -> None:
+    """Its history from logs counts when it is asked about, and a rule that is tried finds it."""
+    monkeypatch.setenv("HADOOP_USER_NAME", "ann")
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    submission = parse(arguments)
+    asked = Job.of(_job(submission, submission.given(None, None), "a", "default"))
+    folder, place = with_place(f"{tmp_path}#cluster=a&queue=default")
+    assert folder == str(tmp_path)
+
+    def write(name: str, more: dict) -> None:
+        environment = {
+            "Event": "SparkListenerEnvironmentUpdate", "Spark Properties": {**properties, **more},
+            "System Properties": {"sun.java.command": f"{SUBMIT} {' '.join(arguments)}"},
+        }  # fmt: skip
+        start = {**START, "App ID": name, "App Name": code_name, "User": "ann"}
+        end = {"Event": "SparkListenerApplicationEnd", "Timestamp": MOMENT + 1000}
+        (tmp_path / name).write_text("\n".join(map(json.dumps, (start, environment, end))))
+
+    write("before", {})
+    told = {
+        f"spark.treadle.{field}": getattr(asked, field) for field in ("name", "cluster", "queue")
+    }
+    write("after", told)
+    coordinator = Coordinator(f"sqlite:///{tmp_path / 'db'}", clock=lambda: MOMENT / 1e3 + 60)
+    try:
+        LogFolders([tmp_path], coordinator, places={tmp_path: place}).look()
+        coordinator.decide({"job": asked.to_dict()}).result(10)
+        (story,) = coordinator.database.read(lambda c: _store.recurring_page(c, 9))
+        assert (story["key"], story["runs"]) == (asked.recurring, 3)
+        rule = Rule("r", names=(pattern_of(asked.name),), queues=(asked.queue,), clusters=("a",))
+        tried = coordinator.try_rule(rule, MOMENT / 1e3 - 1, MOMENT / 1e3 + 1).to_dict()
+        assert tried["taken"] == 2
+    finally:
+        coordinator.close()
+
+
+def test_a_program_that_starts_spark_itself_has_its_own_name() -> None:
+    command = f"{SUBMIT} --conf spark.app.name=mine pyspark-shell"
+    environment = {
+        "Event": "SparkListenerEnvironmentUpdate", "Spark Properties": {},
+        "System Properties": {"sun.java.command": command},
+    }  # fmt: skip
+    assert read_application(map(json.dumps, [START, environment])).name == "a"

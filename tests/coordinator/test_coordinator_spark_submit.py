@@ -293,6 +293,12 @@ def test_the_command_adds_what_was_decided_before_the_users_own(spark, coordinat
         "--conf",
         f"spark.treadle.decision={question['id']}",
         "--conf",
+        "spark.treadle.name=app.py",
+        "--conf",
+        "spark.treadle.cluster=a",
+        "--conf",
+        "spark.treadle.queue=etl",
+        "--conf",
         f"spark.treadle.coordinator={coordinator.url}",
     ]
     # What tuning replaces comes after the user's own: Spark takes the last.
@@ -313,6 +319,7 @@ def test_the_command_takes_no_setting_that_names_code(spark, coordinator_that) -
     found, lines = spark(*own, url=coordinator.url)
     decision = coordinator.asked[0][0]["id"]
     added = ["--conf", f"{PARTITIONS}=7", "--conf", f"spark.treadle.decision={decision}"]
+    added += ["--conf", "spark.treadle.name=app.py", "--conf", "spark.treadle.cluster=a"]
     # Where reports go, with a token perhaps, is what this command says.
     added += ["--conf", f"spark.treadle.coordinator={coordinator.url}"]
     assert found == [*added, *own]

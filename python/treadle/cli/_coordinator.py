@@ -15,8 +15,11 @@ __all__ = ["coordinator"]
 
 def _folder(option: click.Parameter, text: str) -> str:
     """Check a folder of event logs as far as that is possible without asking a store."""
-    if "://" not in text and not Path(text).is_dir():
-        raise click.BadParameter(f"{text} is no directory", param=option)
+    from treadle.coordinator._jobs import with_place
+
+    folder, _ = with_place(text)
+    if "://" not in folder and not Path(folder).is_dir():
+        raise click.BadParameter(f"{folder} is no directory", param=option)
     return text
 
 
@@ -98,7 +101,8 @@ def _folder(option: click.Parameter, text: str) -> str:
     callback=lambda _context, option, given: tuple(_folder(option, one) for one in given),
     metavar="FOLDER",
     help="Read Spark's event logs there: a directory, s3://BUCKET/PREFIX?endpoint=URL&region=NAME, or "
-    "webhdfs://HOST:PORT/PATH of HDFS. Credentials come from the environment.",
+    "webhdfs://HOST:PORT/PATH of HDFS. Credentials come from the environment. #cluster=NAME&queue=NAME at its end are "
+    "those of applications that name none.",
 )
 @click.option(
     "--poll",

@@ -101,6 +101,10 @@ def _decided(arguments: Sequence[str]) -> list[str]:
     replaced = {name: text for name, text in taken.items() if name in given and name in tunable}
     # What the plugin reports the end with.
     reports = {"spark.treadle.decision": answer.id}
+    # Event logs have them then, so that their runs are of the same recurring job.
+    for field in ("name", "cluster", "queue"):
+        if job[field] and f"spark.treadle.{field}" not in given:
+            reports[f"spark.treadle.{field}"] = job[field]
     if answer.uses_service:
         reports["spark.treadle.coordinator"] = told.url
     if answer.uses_service and told.token_file:
@@ -114,11 +118,11 @@ def _job(
     of_spark = given.get("spark.yarn.queue") or given.get("spark.kubernetes.namespace")
     found = {
         "cluster": given.get("spark.treadle.cluster", cluster),
-        "queue": of_spark or queue,
+        "queue": given.get("spark.treadle.queue") or of_spark or queue,
         "user": submission.options.get("--proxy-user")
         or os.environ.get("HADOOP_USER_NAME")
         or user(),
-        "name": submission.name(given),
+        "name": given.get("spark.treadle.name") or submission.name(given),
         "engine": "spark",
         "version": _version(),
     }

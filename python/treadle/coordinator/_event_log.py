@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from treadle.coordinator._measures import Application, Spread, Stage
+from treadle.coordinator._spark_submit import parse
 
 __all__ = ["SETTINGS", "read_application"]
 
@@ -34,6 +35,7 @@ _JOIN = re.compile(r"\b(SortMergeJoin|BroadcastHashJoin|ShuffledHashJoin|Broadca
 # What names an error of the service, as ServiceException.hasFailed does in the driver.
 _OF_SERVICE = ("io.treadle.spark.service.ServiceException", "org.apache.spark.shuffle.FetchFailedException")  # fmt: skip
 _INTERRUPTED = "io.treadle.spark.service.ServiceException$Interrupted"
+_SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 _NODE = re.compile(r"[A-Z][A-Za-z]+")
 
 
@@ -169,7 +171,10 @@ class _Reader:
         told = event["Spark Properties"]
         app = self._app
         app.settings = {name: str(told[name])[:400] for name in SETTINGS if name in told}
-        app.queue = str(told.get("spark.yarn.queue", ""))
+        queues = ("spark.treadle.queue", "spark.yarn.queue", "spark.kubernetes.namespace")
+        app.queue = next((str(told[name]) for name in queues if told.get(name)), "")
+        command = str((event.get("System Properties") or {}).get("sun.java.command", ""))
+        app.name = str(told.get("spark.treadle.name", "")) or _submitted(command, app.name)
         app.cluster = str(told.get("spark.treadle.cluster", ""))
         app.decision = str(told.get("spark.treadle.decision", ""))[:100]
         app.on_service = "treadle" in app.settings.get("spark.shuffle.manager", "").lower()
@@ -305,6 +310,19 @@ _ACTS = {
     "SparkListenerSQLExecutionStart": _Reader._query,
     "SparkListenerSQLExecutionEnd": _Reader._query_end,
 }
+
+
+def _submitted(command: str, name: str) -> str:
+    """Return the name by which ``treadle spark-submit`` asks: one that the application's code sets comes later."""
+    program, _, arguments = command.partition(" ")
+    # Java joins the arguments with blanks, so that one that has some cannot be read for sure.
+    found = parse(arguments.split()) if program == _SUBMIT else None
+    # A shell's name is Spark's own, and a program that starts Spark itself looks like one.
+    if found is None or not found.is_job or found.resource.endswith("-shell"):
+        return name
+    given = found.conf | ({"spark.app.name": one} if (one := found.options.get("--name")) else {})
+    told = found.name(given)
+    return name if not told or name.startswith(told) else told
 
 
 def _is_of_service(text: str) -> bool:

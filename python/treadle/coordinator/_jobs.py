@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
+from urllib.parse import parse_qsl
 
-__all__ = ["LONGEST", "Job", "is_text", "kept_text", "pattern_of"]
+__all__ = ["LONGEST", "Job", "is_text", "kept_text", "pattern_of", "with_place"]
 
 # Characters of each field: longer ones are refused, so that a row has a bound.
 LONGEST = 400
@@ -25,6 +26,7 @@ _VARYING = re.compile(
     rf"|{_SEPARATED}(?=[0-9a-f]*\d)[0-9a-f]{{8,}}{_SEPARATED_END}"
     rf"|{_SEPARATED}\d+{_SEPARATED_END}"
 )
+_PLACE = re.compile(r"#(?:cluster|queue)=[^&#]*(?:&(?:cluster|queue)=[^&#]*)?\Z")
 _UNKEPT = re.compile("[\0\ud800-\udfff]")
 _REPEATED = re.compile(r"\*(?:[\s_\-.,:;/#=@+|]*\*)+")
 
@@ -34,6 +36,12 @@ def pattern_of(name: str) -> str:
     while (found := _REPEATED.sub("*", _VARYING.sub("*", name))) != name:
         name = found
     return name
+
+
+def with_place(text: str) -> tuple[str, dict[str, str]]:
+    """Read ``FOLDER#cluster=a&queue=b``: a folder, and where its jobs ran that do not say so themselves."""
+    found = _PLACE.search(text)
+    return (text, {}) if found is None else (text[: found.start()], dict(parse_qsl(found[0][1:])))
 
 
 def is_text(value: str) -> bool:

@@ -107,7 +107,7 @@ class Servers:
 class LogFolders:
     """Folders of event logs: each log is read again when it has grown.
 
-    Applications that began ``keep_days`` ago are forgotten, so that they are not taken again from logs that stay.
+    ``places`` has the ``cluster`` and the ``queue`` of a folder's applications that say none. Applications that began ``keep_days`` ago are forgotten, so that they are not taken again from logs that stay.
     """
 
     def __init__(
@@ -116,8 +116,10 @@ class LogFolders:
         coordinator: Coordinator,
         keep_days: float = math.inf,
         clock: Callable[[], float] = time.time,
+        places: Mapping[Entry, Mapping[str, str]] | None = None,
     ) -> None:
         self._coordinator = coordinator
+        self._places = places or {}
         # A decision is older than its application: its row is gone a little earlier.
         self._keep_for = (
             (keep_days - min(1.0, _EARLIER * keep_days)) * _DAY
@@ -137,16 +139,18 @@ class LogFolders:
                 _logger.warning("%s is not read: %s", folder, error or type(error).__name__)
                 continue
             for path, stamp in there.items():
-                if read.get(path) != stamp and self._take(path):
+                if read.get(path) != stamp and self._take(path, self._places.get(folder, {})):
                     read[path] = stamp
             # Logs that are gone are forgotten.
             for path in [one for one in read if one not in there]:
                 del read[path]
 
-    def _take(self, path: Entry) -> bool:
+    def _take(self, path: Entry, place: Mapping[str, str]) -> bool:
         """Read a log; return whether that was tried in full. Whatever is wrong with it, others are read."""
         try:
             application = read_log(path)
+            application.cluster = application.cluster or place.get("cluster", "")
+            application.queue = application.queue or place.get("queue", "")
             if application.began > self._clock() - self._keep_for:
                 self._coordinator.observed(application)
         except Exception as error:

@@ -16,6 +16,8 @@ import uvicorn
 from treadle.coordinator._access import Access, read_secret, read_tokens
 from treadle.coordinator._app import app_of
 from treadle.coordinator._asking import is_loopback
+from treadle.coordinator._event_files import Entry
+from treadle.coordinator._jobs import with_place
 from treadle.coordinator._log_stores import folder_of
 from treadle.coordinator._notify import Notifier
 from treadle.coordinator._pages import add_pages
@@ -93,8 +95,8 @@ def serve(options: Options) -> None:
         stack.callback(coordinator.close)
         if options.logs:
             # In a thread of its own: a large log must not make what the servers said too old to decide by.
-            folders = [folder_of(one) if "://" in one else Path(one) for one in options.logs]
-            logs = LogFolders(folders, coordinator, options.keep_days)
+            places = dict(map(_folder_and_place, options.logs))
+            logs = LogFolders(list(places), coordinator, options.keep_days, places=places)
             stack.callback(Poller(options.poll, [logs.look]).close)
         looks.append(coordinator.refresh)
         looks.append(lambda: coordinator.forget(options.keep_days))
@@ -123,6 +125,11 @@ def serve(options: Options) -> None:
             proxy_headers=False, server_header=False, http=BoundedProtocol,
         )  # fmt: skip
         uvicorn.Server(config).run([listener])
+
+
+def _folder_and_place(text: str) -> tuple[Entry, dict[str, str]]:
+    folder, place = with_place(text)
+    return folder_of(folder) if "://" in folder else Path(folder), place
 
 
 def _listening_at(options: Options) -> tuple[str, int]:

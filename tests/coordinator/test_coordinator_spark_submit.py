@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.coordinator._asking import ask
+from treadle.coordinator._kubernetes import question
 from treadle.coordinator._spark_submit import parse, properties, with_settings
 
 MANAGER = "spark.shuffle.manager"
@@ -347,3 +348,27 @@ def test_the_command_does_not_ask_for_help(spark, coordinator_that) -> None:
     for arguments in (["--help"], ["--version"], ["--kill", "x"]):
         assert spark(*arguments, url=coordinator.url) == (arguments, "")
     assert coordinator.asked == []
+
+
+def test_kubernetes_does_not_ask_again(spark, coordinator_that) -> None:
+    """A driver's pod has the decision as Spark writes annotations, and the webhook asks about it no more."""
+    coordinator = coordinator_that(answering())
+    found, _ = spark("--master", "k8s://https://k", "local:///app.py", url=coordinator.url)
+    prefix = "spark.kubernetes.driver.annotation."
+    annotations = {
+        name.removeprefix(prefix): text
+        for name, text in parse(found).conf.items()
+        if name.startswith(prefix)
+    }
+    assert annotations == {"treadle.io/decision": coordinator.asked[0][0]["id"]}
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "app-driver", "labels": {"spark-role": "driver"}},
+        "spec": {"containers": [{"name": "spark-kubernetes-driver"}]},
+    }
+    request = {"uid": "u", "operation": "CREATE", "namespace": "etl", "object": pod}
+    assert question({"request": request}) is not None
+    pod["metadata"]["annotations"] = annotations
+    assert question({"request": request}) is None
+    found, _ = spark("--master", "yarn", "app.py", url=coordinator.url)
+    assert not any(name.startswith(prefix) for name in parse(found).conf)

@@ -11,6 +11,7 @@ import click
 
 from treadle.coordinator._allowed import LIMITS, is_allowed
 from treadle.coordinator._asking import Answer, ask
+from treadle.coordinator._kubernetes import ANNOTATION
 from treadle.coordinator._settings import configured, user
 from treadle.coordinator._spark_submit import MANAGER, Submission, parse, with_settings
 
@@ -105,6 +106,9 @@ def _decided(arguments: Sequence[str]) -> list[str]:
     for field in ("name", "cluster", "queue"):
         if job[field] and f"spark.treadle.{field}" not in given:
             reports[f"spark.treadle.{field}"] = job[field]
+    if given.get("spark.master", "").startswith("k8s://"):
+        # The webhook, which sees no settings of a driver's pod, does not ask again.
+        reports[f"spark.kubernetes.driver.annotation.{ANNOTATION}"] = answer.id
     if answer.uses_service:
         reports["spark.treadle.coordinator"] = told.url
     if answer.uses_service and told.token_file:

@@ -13,7 +13,7 @@ from typing import Any
 from treadle.coordinator._allowed import LIMITS, is_allowed
 from treadle.coordinator._jobs import LONGEST
 
-__all__ = ["answer", "question"]
+__all__ = ["ANNOTATION", "answer", "question"]
 
 _VERSION = "admission.k8s.io/v1"
 _MANAGER = "spark.shuffle.manager"
@@ -25,7 +25,7 @@ _CONTAINER = "spark-kubernetes-driver"
 # System properties are settings, too, and those of files and command lines win over them: what the user gives stays,
 # though it is in a ConfigMap that nobody sees here.
 _ENVIRONMENT = "JAVA_TOOL_OPTIONS"
-_ANNOTATION = "treadle.io/decision"
+ANNOTATION = "treadle.io/decision"
 
 
 def question(review: Any) -> dict[str, Any] | None:
@@ -75,7 +75,7 @@ def _of_pod(request: Mapping[str, Any], pod: Mapping[str, Any]) -> dict[str, Any
     metadata = _table(pod, "metadata")
     labels = _table(metadata, "labels")
     is_driver = labels.get(_ROLE) == "driver" and _driver(pod) is not None
-    is_asked = _ANNOTATION in _table(metadata, "annotations")
+    is_asked = ANNOTATION in _table(metadata, "annotations")
     if not is_driver or is_asked or any(str(one).startswith(_OPERATOR) for one in labels):
         return None
     job = {
@@ -127,7 +127,7 @@ def _patch_of_pod(pod: Mapping[str, Any], found: Mapping[str, str], decision: st
     entry = {"name": _ENVIRONMENT, "value": f"{before} {options}".strip()}
     # Kept as they are, the others stay in their order.
     others = [one for one in container.get("env") or [] if one is not given]
-    annotations = {**_table(_table(pod, "metadata"), "annotations"), _ANNOTATION: decision}
+    annotations = {**_table(_table(pod, "metadata"), "annotations"), ANNOTATION: decision}
     return [
         {"op": "add", "path": f"/spec/containers/{at}/env", "value": [*others, entry]},
         {"op": "add", "path": "/metadata/annotations", "value": annotations},

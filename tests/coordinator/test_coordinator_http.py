@@ -727,3 +727,36 @@ def test_a_late_end_takes_the_place_of_silence(served: Served) -> None:
         served.now += 2 * day
         served.coordinator.forget(90)
     assert served.viewer.get("/api/alerts").json() == []
+
+
+def test_a_rule_is_written_over_its_present_version(served: Served) -> None:
+    first = served.rule(percent=10)
+    second = served.rule(**{**first, "percent": 20.0, "begins": 86_400.0, "name": "r"})
+    stale = {"rule": {**first, "percent": 90.0}}
+    told = served.operator.post("/api/rules", json=stale)
+    assert told.status_code == 409
+    assert "has version 2 by the operator" in told.json()["detail"]
+    assert served.viewer.get("/api/rules").json()["rules"] == [second]
+    page = served.operator.get(f"/rules/{first['id']}").text
+    assert "percent: 10 → 20.0" in page
+    assert "begins: null → 1970-01-02" in page
+    assert 'data-method="DELETE"' in page
+    assert 'data-method="DELETE"' not in served.viewer.get(f"/rules/{first['id']}").text
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "right"),
+    [
+        (MANAGER, "org.apache.spark.Other", "io.treadle.spark.TreadleShuffleManager"),
+        ("spark.sql.shuffle.partitions", "many", "400"),
+        ("spark.sql.adaptive.enabled", "yes", "true"),
+        ("spark.executor.memory", "4 gigs", "4g"),
+        ("spark.sql.autoBroadcastJoinThreshold", "", "-1"),
+    ],
+)
+def test_a_rules_settings_have_values_that_spark_takes(served: Served, name, wrong, right) -> None:
+    body = {"rule": {"name": "r", "settings": {name: wrong}}}
+    told = served.operator.post("/api/rules", json=body)
+    assert told.status_code == 422
+    assert name in told.json()["detail"]
+    assert served.rule(settings={name: right})["settings"] == {name: right}

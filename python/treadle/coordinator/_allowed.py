@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
-__all__ = ["LIMITS", "is_allowed"]
+__all__ = ["LIMITS", "is_allowed", "wrong_value"]
 
 _MiB, _GiB = 2**20, 2**30
 
@@ -34,3 +35,21 @@ def is_allowed(name: str, further: Collection[str] = ()) -> bool:
     if name in LIMITS or name in _OTHERS or name in further:
         return True
     return name.startswith("spark.treadle.") and not name.startswith(_NEVER)
+
+
+_MANAGERS = {"spark.shuffle.manager": "io.treadle.spark.TreadleShuffleManager"}
+_SIZED = ("Bytes", "Threshold", "memory")
+
+
+def wrong_value(name: str, text: str) -> str:
+    """Return what a setting of a rule must be if it is not; Spark would find that out in each job."""
+    if name in _MANAGERS and text != _MANAGERS[name]:
+        return _MANAGERS[name]
+    if name not in LIMITS:
+        return ""
+    if name.endswith(".enabled"):
+        return "" if text in ("true", "false") else "true or false"
+    if name.endswith(_SIZED):
+        is_size = re.fullmatch(r"[0-9]{1,18}([bkmgt]|[kmgt]b)?", text.lower()) or text == "-1"
+        return "" if is_size else "a size such as 64m"
+    return "" if re.fullmatch("[0-9]{1,9}", text) else "a whole number"

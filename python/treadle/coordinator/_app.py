@@ -92,6 +92,10 @@ def app_of(
         # It may name what was sent, which need not be text that an answer can have.
         return JSONResponse({"detail": kept_text(str(error))}, 422)
 
+    @app.exception_handler(_store.Stale)
+    async def stale(_request: Request, error: Exception) -> Response:
+        return JSONResponse({"detail": kept_text(str(error))}, 409)
+
     @app.exception_handler(RecursionError)
     async def nested(_request: Request, _error: Exception) -> Response:
         return JSONResponse({"detail": "the body has too many lists or tables in each other"}, 422)
@@ -312,7 +316,10 @@ def _router(coordinator: Coordinator) -> APIRouter:
 
     @router.post("/rules", tags=["rules"])
     def keep_rule(body: dict[str, Any] = _BODY, who: Who = operator) -> dict[str, Any]:
-        """Write a rule: ``{"rule": {…}, "note": TEXT, "place": N}``. With an ``id``, a new version of that rule."""
+        """Write a rule: ``{"rule": {…}, "note": TEXT, "place": N}``. With an ``id``, a new version of that rule;
+
+        with a ``version``, too, it is refused (409) if that is not the present one.
+        """
         place = body.get("place")
         is_whole = isinstance(place, int) and not isinstance(place, bool)
         if place is not None and not (is_whole and 0 <= place <= _LARGEST):

@@ -56,6 +56,19 @@ def _whole(text: str, limit: int = 2**53) -> int | None:
     return int(text) if is_number and int(text) < limit else None
 
 
+def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Return the fields of a rule that a version changed, each with both values."""
+    names = [name for name in {**before, **after} if name not in ("id", "version")]
+    changed = [name for name in names if before.get(name) != after.get(name)]
+
+    def shown(name: str, value: Any) -> str:
+        return _charts.when(value) if value and name in ("begins", "ends") else json.dumps(value)
+
+    return [
+        f"{one}: {shown(one, before.get(one))} → {shown(one, after.get(one))}" for one in changed
+    ]
+
+
 class _Pages:
     def __init__(self, app: FastAPI) -> None:
         self._coordinator: Coordinator = app.state.coordinator
@@ -189,14 +202,19 @@ class _Pages:
             body = {
                 "name": "", "action": "service", "clusters": [], "queues": [], "users": [], "names": [],
                 # Other engines have versions of their own, and what Spark's older ones do is not tried.
-                "engines": ["spark"], "versions": [">=3.5"], "percent": 10, "is_on": False, "settings": {},
+                "engines": ["spark"], "versions": [">=3.5"], "except_users": [], "except_names": [], "percent": 10, "is_on": False, "settings": {},
             }  # fmt: skip
             return {"history": [], "body": json.dumps(body, indent=2), "title": "A new rule"}
         number = _whole(text, 2**31)
         history = [] if number is None else self._read(lambda c: _store.rule_history(c, number))
         if not history:
             raise KeyError(f"there is no rule {text}")
-        body = {**history[0]["body"], "id": number}
+        body = {**history[0]["body"], "id": number, "version": history[0]["version"]}
+        older = [*(one["body"] for one in history[1:]), None]
+        history = [
+            {**one, "changes": [] if before is None else _changes(before, one["body"])}
+            for one, before in zip(history, older, strict=True)
+        ]
         return {"history": history, "body": json.dumps(body, indent=2), "title": body["name"]}
 
     def alerts(self, request: Request) -> dict[str, Any]:

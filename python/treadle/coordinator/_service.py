@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from treadle.coordinator import _store
 from treadle.coordinator._admission import Admission, Forecast, Room, admit, forecast
-from treadle.coordinator._allowed import is_allowed
+from treadle.coordinator._allowed import is_allowed, wrong_value
 from treadle.coordinator._database import Database
 from treadle.coordinator._diagnosis import Finding, diagnose
 from treadle.coordinator._dry_run import DryRun, try_rule
@@ -480,9 +480,13 @@ class Coordinator:
         KeyError
             There is no rule of its id.
         ValueError
-            It has a setting that no coordinator may give.
+            It has a setting that no coordinator may give, or a value that a setting cannot have.
+        Stale
+            It is written over another version than the present one.
         """
-        for name in rule.settings:
+        for name, value in rule.settings.items():
+            if wanted := wrong_value(name, value):
+                raise ValueError(f"settings of a rule have {name}={value}: it must be {wanted}")
             if not is_allowed(name):
                 raise ValueError(
                     f"settings of a rule have {name}: a rule gives spark.treadle.*, spark.shuffle.manager and "

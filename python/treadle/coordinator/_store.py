@@ -29,6 +29,7 @@ __all__ = [
     "FINISHED",
     "RUNNING",
     "SILENT",
+    "Stale",
     "add_alerts",
     "alerts_page",
     "audit_page",
@@ -133,6 +134,10 @@ def rule_history(connection: sa.Connection, rule: int) -> list[dict[str, Any]]:
     return _rows(connection, query.order_by(rule_versions.c.version.desc()))
 
 
+class Stale(ValueError):
+    """Somebody else has written a newer version of a rule."""
+
+
 def keep_rule(
     connection: sa.Connection, rule: Rule, at: float, author: str, text: str, place: int | None
 ) -> Rule:
@@ -142,6 +147,8 @@ def keep_rule(
     ------
     KeyError
         There is no such rule.
+    Stale
+        ``rule.version`` is neither 0 nor the present one.
     """
     if rule.id == 0:
         number = next_rule(connection)
@@ -149,6 +156,11 @@ def keep_rule(
         place = number if place is None else place
     else:
         row = _newest(connection, rule.id)
+        if rule.version not in (0, row["version"]):
+            raise Stale(
+                f"rule {rule.id} has version {row['version']} by {row['author']}, and this is over {rule.version}: "
+                "load it again"
+            )
         kept = replace(rule, version=row["version"] + 1)
         place = row["place"] if place is None else place
     _insert_version(connection, kept, at, author, text, place, is_deleted=False)

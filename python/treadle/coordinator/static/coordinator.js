@@ -9,9 +9,9 @@ function say(text, isBad) {
   message.hidden = false;
 }
 
-async function send(path, body) {
+async function send(path, body, method) {
   const answer = await fetch(path, {
-    method: "POST",
+    method: method ?? "POST",
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify(body ?? {}),
   });
@@ -25,8 +25,9 @@ document.addEventListener("click", async (event) => {
   if (!button || (button.dataset.confirm && !confirm(button.dataset.confirm))) return;
   button.disabled = true;
   try {
-    await send(button.dataset.post, JSON.parse(button.dataset.body ?? "{}"));
-    location.reload();
+    await send(button.dataset.post, JSON.parse(button.dataset.body ?? "{}"), button.dataset.method);
+    if (button.dataset.next) location.href = button.dataset.next;
+    else location.reload();
   } catch (error) {
     say(error.message, true);
     button.disabled = false;

@@ -596,6 +596,22 @@ def test_a_job_is_the_same_one_before_the_coordinator_is_asked_and_then(
         coordinator.close()
 
 
+@pytest.mark.parametrize("master", ["k8s://https://a", "yarn"])
+def test_a_name_of_a_file_of_settings_is_that_of_the_application(tmp_path: Path, master) -> None:
+    """Kubernetes' drivers are started with such a file, which has what was ``--name``."""
+    file = tmp_path / "spark.properties"
+    file.write_text("spark.app.name daily\n")
+    arguments = ["--properties-file", str(file), "--class", "a.Daily", "x.jar"]
+    submission = parse(["--master", master, *arguments])
+    asked = Job.of(_job(submission, submission.given(None, None), "a", ""))
+    environment = {
+        "Event": "SparkListenerEnvironmentUpdate", "Spark Properties": {"spark.app.name": "daily"},
+        "System Properties": {"sun.java.command": f"{SUBMIT} {' '.join(arguments)}"},
+    }  # fmt: skip
+    application = read_application(map(json.dumps, ({**START, "App Name": "daily"}, environment)))
+    assert application.name == asked.name == "daily"
+
+
 def test_a_program_that_starts_spark_itself_has_its_own_name() -> None:
     command = f"{SUBMIT} --conf spark.app.name=mine pyspark-shell"
     environment = {

@@ -320,6 +320,9 @@ def _submitted(command: str, name: str) -> str:
     # A shell's name is Spark's own, and a program that starts Spark itself looks like one.
     if found is None or not found.is_job or found.resource.endswith("-shell"):
         return name
+    # A file of settings may have the name. That of Kubernetes' drivers does: their command has no --name.
+    if "--properties-file" in found.options:
+        return name
     given = found.conf | ({"spark.app.name": one} if (one := found.options.get("--name")) else {})
     told = found.name(given)
     return name if not told or name.startswith(told) else told

@@ -729,6 +729,48 @@ def test_a_late_end_takes_the_place_of_silence(served: Served) -> None:
     assert served.viewer.get("/api/alerts").json() == []
 
 
+@pytest.mark.parametrize("runs", [2, 5])
+def test_a_job_that_was_only_long_is_put_back(served: Served, runs: int) -> None:
+    served.rule()
+    for n in range(runs):
+        assert served.decide(f"j{n}")["uses_service"]
+    served.now += 25 * 3600.0
+    served.coordinator.forget(90)
+    assert not served.decide("other")["uses_service"]
+    for n in range(runs):
+        served.end(f"j{n}", duration=90_000.0)
+        assert served.decide(f"after{n}")["uses_service"]
+    lines = served.viewer.get("/api/audit").json()
+    assert [one["who"] for one in lines if one["what"] == "put back"] == ["coordinator"]
+
+
+def test_a_long_run_puts_no_job_back_that_failed(served: Served) -> None:
+    served.rule()
+    for name in ("long", "one", "two"):
+        assert served.decide(name)["uses_service"]
+    for name in ("one", "two"):
+        served.end(name, failed=True, cause="service")
+    served.now += 25 * 3600.0
+    served.coordinator.forget(90)
+    served.end("long", duration=90_000.0)
+    assert not served.decide("next")["uses_service"]
+
+
+def test_a_late_failure_leaves_a_job_off(served: Served) -> None:
+    served.rule()
+    for name in ("one", "two"):
+        assert served.decide(name)["uses_service"]
+    served.now += 25 * 3600.0
+    served.coordinator.forget(90)
+    for name in ("one", "two"):
+        served.end(name, failed=True, cause="service")
+        assert not served.decide(f"after {name}".replace(" ", "-"))["uses_service"]
+    (alert,) = [
+        one for one in served.viewer.get("/api/alerts").json() if one["kind"] == "taken off"
+    ]
+    assert alert["job"] == "two"
+
+
 def test_a_rule_is_written_over_its_present_version(served: Served) -> None:
     first = served.rule(percent=10)
     second = served.rule(**{**first, "percent": 20.0, "begins": 86_400.0, "name": "r"})

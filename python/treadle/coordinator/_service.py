@@ -296,9 +296,9 @@ class Coordinator:
         job = _job(row)
         history, tuning = _store.recurring_of(connection, job.recurring) or (History(), Tuning())
         on_service = row["verdict"] == _SERVICE
-        if on_service and row["state"] == _store.SILENT:
-            # That it was silent counted as a failure, and this is how it did end.
-            history.failures = max(0, history.failures - 1)
+        is_late = on_service and row["state"] == _store.SILENT
+        if is_late and history.was_only_silent(end):
+            _store.note(connection, now, "coordinator", "put back", job.recurring)
         if history.runs and history.runs[-1].on_service != on_service:
             # Runs on the service and without it are not compared with each other.
             tuning.end_trial("the job has changed between the service and stock shuffle", now)
@@ -444,6 +444,7 @@ class Coordinator:
             end = End(failed=True, cause="unknown", at=now)
             found = judge(job.pattern, end, on_service, history)
             if on_service:
+                history.silent += 1
                 _store.keep_recurring(connection, job, history, tuning, now)
             _store.add_alerts(connection, found, now, row["id"], job.recurring)
             if found:
@@ -553,7 +554,7 @@ class Coordinator:
         """Let a recurring job that was taken off come onto the service again."""
 
         def change(history: History, _tuning: Tuning) -> None:
-            history.taken_off, history.failures = "", 0
+            history.taken_off, history.failures, history.silent = "", 0, 0
 
         self._change_recurring(key, who, "put back", change)
 

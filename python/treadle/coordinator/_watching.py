@@ -124,12 +124,19 @@ class History:
     """On the service, since the last success there."""
     taken_off: str = ""
     """Why it is not taken onto the service; empty: it may be."""
+    silent: int = 0
+    """So many of the failures are runs without an end."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> History:
         """Return the history that :meth:`to_dict` wrote."""
         runs = [Run(*one) for one in values.get("runs", ())]
-        return cls(runs, values.get("failures", 0), values.get("taken_off", ""))
+        return cls(
+            runs,
+            values.get("failures", 0),
+            values.get("taken_off", ""),
+            values.get("silent", 0),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return what JSON can keep."""
@@ -145,7 +152,27 @@ class History:
             ]
             for r in self.runs
         ]
-        return {"runs": runs, "failures": self.failures, "taken_off": self.taken_off}
+        return {
+            "runs": runs,
+            "failures": self.failures,
+            "taken_off": self.taken_off,
+            "silent": self.silent,
+        }
+
+    def was_only_silent(self, end: End) -> bool:
+        """Take back the failure that a run without an end was; return whether its job is put back by that.
+
+        One that ends well says that others may only be long, too. Failures that were reported still count.
+        """
+        was_off = bool(self.taken_off) and self.failures >= MOST_FAILURES
+        self.failures = max(0, self.failures - 1)
+        self.silent = max(0, self.silent - 1)
+        known = self.failures if end.failed else self.failures - self.silent
+        is_failure = end.failed and end.cause != "job"
+        is_put_back = was_off and not is_failure and known < MOST_FAILURES
+        if is_put_back:
+            self.taken_off = ""
+        return is_put_back
 
     def did_less(self, end: End, on_service: bool, trying: int) -> bool:
         """Return whether a run did far less than those before it, without the change that is tried.
@@ -211,7 +238,7 @@ def judge(name: str, end: End, on_service: bool, history: History, change: int =
                 )
         return alerts
     if on_service:
-        history.failures = 0
+        history.failures = history.silent = 0
         if end.fallbacks:
             alerts.append(
                 Alert(

@@ -373,6 +373,11 @@ impl Plane {
         self.0.files.stats()
     }
 
+    /// How many connections to other servers pass memory by descriptors.
+    pub fn sharing(&self) -> usize {
+        self.0.with(|machines| machines.outgoing.sharing())
+    }
+
     /// Counts memory of rows as the plane's, as long as it exists.
     pub fn charge(&self, rows: Bytes) -> Bytes {
         self.0.held.charge(rows)

@@ -112,6 +112,19 @@ impl Outgoing {
         address.is_some_and(|address| host_of(address) == self.host)
     }
 
+    /// How many open connections pass memory by descriptors.
+    pub(crate) fn sharing(&mut self) -> usize {
+        let Some(pool) = &mut self.pool else {
+            return 0;
+        };
+        let all = self.addresses.keys();
+        all.filter(|&&worker| {
+            let open = pool.get(worker);
+            open.is_some_and(|connection| connection.peer.shares_memory())
+        })
+        .count()
+    }
+
     /// Sends a message with the next [`Self::flush`], or when the connection is made. `false`: the address of
     /// the worker is unknown, or the connection is closed.
     pub(crate) fn send(&mut self, to: ServerId, message: &ToServer, batch: Option<Bytes>) -> bool {

@@ -179,7 +179,7 @@ fn a_thread_that_leads_may_lead_again() {
 
 #[test]
 fn waits_end_in_time_and_by_a_call() {
-    let (_scheduler, client) = start();
+    let (_scheduler, client) = start_patient();
     let lead = client.try_lead().unwrap();
     let outcome = lead.receive(&mut within(Duration::from_millis(10)));
     assert!(

@@ -17,7 +17,7 @@ use treadle_rows::{Arenas, Column, Field, Format, Input, Integer, Partitions, Wa
 use treadle_security::secret::Secret;
 use treadle_shuffle::{
     AttemptId, Commit, Config, Generation, LinkId, Master, MasterEffect, MasterEvent, Receipt,
-    ServerId, ShuffleId, Spec, Tenant, ToMaster, Transfer,
+    ServerId, ShuffleId, Spec, Tenant, ToMaster, ToNode, Transfer,
 };
 use treadle_shuffle_node::{
     Allocate, Arena, Callbacks, Done, Failure, Packed, Plane, ReadRows, SERVICE, Source, Waiter,
@@ -168,12 +168,22 @@ pub(super) struct Worker {
     pub(super) directory: TempDir,
 }
 
+/// What the master has done.
+#[derive(Default)]
+struct Seen {
+    /// How many losses of workers it has handled.
+    lost: AtomicUsize,
+    /// How many copies all groups of its last plan have: those that it has adopted count.
+    copies: AtomicUsize,
+}
+
 pub(super) struct Cluster {
     pub(super) workers: HashMap<u32, Arc<Worker>>,
     pub(super) said: Sender<Said>,
     pub(super) invalidated: Receiver<(Runs, bool)>,
-    /// How many copies were made again and compared.
-    adopted: Arc<AtomicUsize>,
+    seen: Arc<Seen>,
+    /// How many workers were lost.
+    lost: usize,
     /// What transfers compress rows by.
     pub(super) codec: Option<Codec>,
 }
@@ -205,24 +215,27 @@ impl Cluster {
                 .unwrap();
         }
         let (out, invalidated) = channel();
-        let adopted = Arc::default();
-        let count = Arc::clone(&adopted);
+        let seen = Arc::default();
+        let see = Arc::clone(&seen);
         let planes = workers
             .iter()
             .map(|(id, worker)| (*id, Arc::downgrade(worker)));
         let planes: HashMap<u32, Weak<Worker>> = planes.collect();
-        thread::spawn(move || master(&heard, &out, &count, planes));
+        thread::spawn(move || master(&heard, &out, &see, planes));
         Self {
             workers,
             said,
             invalidated,
-            adopted,
+            seen,
+            lost: 0,
             codec: None,
         }
     }
 
-    pub(super) fn adopted(&self) -> usize {
-        self.adopted.load(Ordering::SeqCst)
+    /// Whether each group has two copies again, after all losses.
+    pub(super) fn are_copied_again(&self) -> bool {
+        self.seen.lost.load(Ordering::SeqCst) == self.lost
+            && self.seen.copies.load(Ordering::SeqCst) >= 2
     }
 
     pub(super) fn register(&self, maps: u32, partitions: u32) {
@@ -286,6 +299,7 @@ impl Cluster {
     /// A worker ends, and the master is told so.
     pub(super) fn lose(&mut self, worker: u32) {
         drop(self.workers.remove(&worker));
+        self.lost += 1;
         self.said.send(Said::Lost(worker)).unwrap();
     }
 
@@ -376,7 +390,7 @@ fn worker(words: Words, config: &Config, shares_memory: bool, is_slow: bool) -> 
 fn master(
     heard: &Receiver<Said>,
     invalidated: &Sender<(Runs, bool)>,
-    adopted: &AtomicUsize,
+    seen: &Seen,
     mut planes: HashMap<u32, Weak<Worker>>,
 ) {
     let mut master = Master::new(Config::default());
@@ -397,22 +411,18 @@ fn master(
                 MasterEvent::Lost(server(worker))
             }
         };
-        let is_adopted = matches!(
-            event,
-            MasterEvent::Message {
-                message: ToMaster::Filled {
-                    is_sealed: true,
-                    ..
-                },
-                ..
-            }
-        );
+        let is_loss = matches!(event, MasterEvent::Lost(_));
         let mut effects = Vec::new();
         master.handle(event, &mut effects).unwrap();
         master.check().unwrap();
         for effect in effects {
             match effect {
                 MasterEffect::Send { to, message } => {
+                    if let ToNode::Plan(plan) = &message {
+                        let copies = plan.groups.iter().map(|group| group.copies.len());
+                        let fewest = copies.min().unwrap_or_default();
+                        seen.copies.store(fewest, Ordering::SeqCst);
+                    }
                     if let Some(worker) = planes.get(&to.node).and_then(Weak::upgrade) {
                         worker.plane.hear(message);
                     }
@@ -423,7 +433,7 @@ fn master(
                 _ => {}
             }
         }
-        adopted.fetch_add(usize::from(is_adopted), Ordering::SeqCst);
+        seen.lost.fetch_add(usize::from(is_loss), Ordering::SeqCst);
     }
 }
 

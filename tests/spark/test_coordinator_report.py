@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,3 +94,27 @@ def test_an_application_ends_without_its_coordinator(shared_place: Place) -> Non
     application.stop()
     assert application.process.returncode == 0
     assert "did not take the end of this application" in application.log.read_text()
+
+
+def test_a_failure_of_the_service_while_it_writes_is_its_own(
+    new_place: Callable[[], Place], tmp_path: Path, coordinator: Coordinator
+) -> None:
+    place = new_place()
+    servers = place.serve("a", "b")
+    told = {**coordinator.settings, "spark.treadle.timeout": "5s"}
+    application = place.application(told, master="local[2]")
+    job = application.begin("gated", str(tmp_path), 2, 2, False)
+    # Its shuffle is at the service: a driver that finds no server would take stock's.
+    until((tmp_path / "completed-1").exists, application.said, LONG)
+    for name in ("a", "b"):
+        servers.kill(name)
+    (tmp_path / "maps").touch()
+    until(lambda: len(application.answers) > job, application.said, LONG)
+    kind, text = application.answers[job]
+    assert kind == "error", text
+    # No reader has begun: that rows could not be fetched was known before.
+    assert not list(tmp_path.glob("reader-*"))
+    application.stop()
+    until(lambda: bool(coordinator.told), application.said, LONG)
+    ((_, _, end),) = coordinator.told
+    assert (end["failed"], end["cause"], end["fallbacks"]) == (True, "service", 0), end["error"]

@@ -9,6 +9,7 @@ import os
 import signal
 import warnings
 from collections import Counter
+from contextlib import suppress
 
 import dask
 import dask.array as da
@@ -289,9 +290,17 @@ def test_links_are_encrypted_with_the_certificates_of_the_cluster(
         assert start("shuffle-server", master.address, *options).address.startswith("treadle+tls:")
     client = new_client(workers=2, certificates=prefix, shuffle_servers=master.address)
     frame = table(n=4000)
+    lazy = dd.from_pandas(frame, 5, sort=False).shuffle("key")
+
+    def is_taken():
+        with dask.config.set({"treadle.shuffle.fallback": False}), suppress(ShuffleRefusedError):
+            return lazy.optimize() is not None
+
+    # Servers are known a moment after they listen.
+    until(is_taken, "the service takes the shuffle")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = dd.from_pandas(frame, 5, sort=False).shuffle("key").compute()
+        found = lazy.compute()
     assert_frame_equal(found.sort_values("value"), frame.sort_values("value"))
     assert not any(client.run(at_workers).values())
     pushed, *_ = np.sum(list(client.run(counted).values()), axis=0)

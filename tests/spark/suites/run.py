@@ -25,6 +25,9 @@ HOME = os.environ["TREADLE_SPARK_HOME"]
 LONGEST = 3000
 
 NO_FILES = "it looks for the local files of Spark's own shuffle"
+NO_LOCAL_READS = "it looks for local shuffle reads, which are off: rows are near no executor"
+NO_LOCAL_BLOCKS = "it counts blocks of this host"
+OTHER_SIZES = "it knows how many bytes Spark's own files take"
 KNOWN = {
     "org.apache.spark.TreadleShuffleSuite": {
         "shuffle with different compression settings (SPARK-3426)": NO_FILES,
@@ -32,7 +35,29 @@ KNOWN = {
         "cannot find its local shuffle file if no execution of the stage and rerun shuffle": NO_FILES,
         "SPARK-36206: shuffle checksum detect disk corruption": NO_FILES,
     },
-    "org.apache.spark.sql.execution.adaptive.AdaptiveQueryExecSuite": {},
+    "org.apache.spark.sql.execution.adaptive.AdaptiveQueryExecSuite": {
+        "Change merge join to broadcast join": NO_LOCAL_READS,
+        "Reuse the parallelism of coalesced shuffle in local shuffle read": NO_LOCAL_READS,
+        "Reuse the default parallelism in local shuffle read": NO_LOCAL_READS,
+        "Scalar subquery": NO_LOCAL_READS,
+        "Scalar subquery in later stages": NO_LOCAL_READS,
+        "multiple joins": NO_LOCAL_READS,
+        "multiple joins with aggregate": NO_LOCAL_READS,
+        "multiple joins with aggregate 2": NO_LOCAL_READS,
+        "Exchange reuse": NO_LOCAL_READS,
+        "Exchange reuse with subqueries": NO_LOCAL_READS,
+        "Exchange reuse across subqueries": NO_LOCAL_READS,
+        "Subquery reuse": NO_LOCAL_READS,
+        "Broadcast exchange reuse across subqueries": NO_LOCAL_READS,
+        "metrics of the shuffle read": NO_LOCAL_READS,
+        "SPARK-33551: Do not use AQE shuffle read for repartition": NO_LOCAL_READS,
+        "SPARK-35650: Use local shuffle read if can not coalesce number of partitions": NO_LOCAL_READS,
+        "SPARK-35794: Allow custom plugin for cost evaluator": NO_LOCAL_READS,
+        "SPARK-35264: Support AQE side shuffled hash join formula": OTHER_SIZES,
+        "SPARK-35725: Support optimize skewed partitions in RebalancePartitions": OTHER_SIZES,
+        "SPARK-37357: Add small partition factor for rebalance partitions": OTHER_SIZES,
+        "SPARK-34091: Batch shuffle fetch in AQE partition coalescing": NO_LOCAL_BLOCKS,
+    },
 }
 # What Spark's build gives its tests, so that Java 17 lets them in.
 OPENED = (

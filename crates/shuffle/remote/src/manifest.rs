@@ -20,7 +20,8 @@ pub(crate) struct Manifest {
 impl Manifest {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let lease = counted(self.lease.as_secs());
-        let renewal = self.renewal;
+        // All have one length: a client takes a file that another process writes meanwhile for cut off otherwise.
+        let renewal = format!("{:020}", self.renewal);
         format!("{FORMAT} {VERSION}\nlease {lease}\nrenewal {renewal}\n").into_bytes()
     }
 

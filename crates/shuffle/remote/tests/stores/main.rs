@@ -360,3 +360,31 @@ fn a_slow_server_is_waited_for() {
     proxy.disturb(Fault::Slow, 0);
     store.close();
 }
+
+/// Both say that they own it, at once, and neither is refused.
+#[test]
+fn one_object_is_adopted_by_several_at_once() {
+    let (directory, _) = stores("at-once");
+    let location = format!("file://{}", directory.path().display());
+    let location = location.parse().unwrap();
+    let [writer, one, other] = [(); 3].map(|()| open(&location, LEASE));
+    let folder = writer.folder().unwrap();
+    let mut upload = folder.upload().unwrap();
+    upload.append(&[b"rows"]).unwrap();
+    let object = upload.finish().unwrap();
+    std::thread::scope(|scope| {
+        for store in [&one, &other] {
+            let name = object.name();
+            scope.spawn(move || {
+                for _ in 0..100 {
+                    let adopted = store.adopt(name).unwrap();
+                    adopted.object(name).unwrap().leave();
+                }
+            });
+        }
+    });
+    drop((object, folder));
+    for store in [writer, one, other] {
+        store.close();
+    }
+}

@@ -26,6 +26,7 @@ LONGEST = 3000
 
 NO_FILES = "it looks for the local files of Spark's own shuffle"
 NO_LOCAL_READS = "it looks for local shuffle reads, which are off: rows are near no executor"
+NO_HOSTS = "it wants hosts to be preferred, and rows at the service have none"
 NO_LOCAL_BLOCKS = "it counts blocks of this host"
 OTHER_SIZES = "it knows how many bytes Spark's own files take"
 KNOWN = {
@@ -37,6 +38,7 @@ KNOWN = {
     },
     "org.apache.spark.sql.execution.adaptive.AdaptiveQueryExecSuite": {
         "Change merge join to broadcast join": NO_LOCAL_READS,
+        "Change merge join to broadcast join without local shuffle read": NO_HOSTS,
         "Reuse the parallelism of coalesced shuffle in local shuffle read": NO_LOCAL_READS,
         "Reuse the default parallelism in local shuffle read": NO_LOCAL_READS,
         "Scalar subquery": NO_LOCAL_READS,

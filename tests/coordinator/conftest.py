@@ -19,6 +19,8 @@ NEEDED = (
 if all(map(find_spec, NEEDED)):
     from hypothesis import settings
 
+    from served_support import served  # noqa: F401
+
     # The same cases each time, at any speed; --hypothesis-profile=default tries others.
     settings.register_profile("same", derandomize=True, deadline=None)
     settings.load_profile("same")

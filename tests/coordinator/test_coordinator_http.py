@@ -1,9 +1,8 @@
-"""Decisions, ends, rules and alerts over HTTP, and who may do what."""
+"""Decisions, rules and alerts over HTTP, and who may do what."""
 
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import threading
 import time
@@ -16,89 +15,12 @@ import pytest
 import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
-from treadle.coordinator import _store, _tables
+from served_support import GB, JOB, MANAGER, Served, of_sqlite
+from treadle.coordinator import _store
 from treadle.coordinator._access import Access, read_tokens
 from treadle.coordinator._admission import Room
-from treadle.coordinator._app import app_of
 from treadle.coordinator._jobs import Job
-from treadle.coordinator._pages import add_pages
-from treadle.coordinator._service import Coordinator
 from treadle.coordinator._tuning import Proposal
-
-JOB = {
-    "cluster": "a",
-    "queue": "etl",
-    "user": "ann",
-    "name": "daily 2026-11-30",
-    "version": "3.5.9",
-}
-MANAGER = "spark.shuffle.manager"
-GB = 10**9
-
-
-class Served:
-    """A coordinator with its clients of each role."""
-
-    def __init__(self, url: str, **options) -> None:
-        self.now = 1_000_000.0
-        self.room: Room | None = None
-        self.told: list = []
-        self.coordinator = Coordinator(
-            url, servers="etcd://e/t", room=lambda: self.room, notify=self.told.extend,
-            clock=lambda: self.now, **options,
-        )  # fmt: skip
-        self.access = Access(
-            {},
-            proxy_header="X-User",
-            proxies=["testclient"],
-            operators=["olga"],
-            hosts=["testserver"],
-        )
-        self.app = app_of(self.coordinator, self.access)
-        add_pages(self.app)
-        self.job, self.viewer, self.operator = (
-            self.client(role) for role in ("job", "viewer", "operator")
-        )
-
-    def client(self, role: str) -> TestClient:
-        token = self.access.new_token(f"the {role}", role)
-        return TestClient(
-            self.app, headers={"Authorization": f"Bearer {token}"}, raise_server_exceptions=False
-        )
-
-    def rule(self, **values) -> dict:
-        told = self.operator.post(
-            "/api/rules", json={"rule": {"name": "r", **values}, "note": "why"}
-        )
-        assert told.status_code == 200, told.text
-        return told.json()
-
-    def decide(self, identity: str | None = None, manager: str = "", names=(), **job) -> dict:
-        body = {"id": identity, "job": {**JOB, **job}, "manager": manager, "names": list(names)}
-        told = self.job.post("/api/decisions", json=body)
-        assert told.status_code == 200, told.text
-        return told.json()
-
-    def end(self, identity: str, **values) -> dict:
-        told = self.job.post(f"/api/jobs/{identity}/end", json=values)
-        assert told.status_code == 200, told.text
-        return told.json()
-
-
-@pytest.fixture
-def served(tmp_path: Path):
-    """TREADLE_COORDINATOR_DATABASE runs all tests on another database, which is emptied."""
-    url = os.environ.get("TREADLE_COORDINATOR_DATABASE")
-    if url:
-        engine = sa.create_engine(url)
-        _tables.metadata.drop_all(engine)
-        engine.dispose()
-    made = Served(url or f"sqlite:///{tmp_path}/c.db")
-    yield made
-    made.coordinator.close()
-
-
-of_sqlite = pytest.mark.skipif("TREADLE_COORDINATOR_DATABASE" in os.environ, reason="is of SQLite")
 
 
 def test_a_decision_is_kept_and_has_a_reason(served: Served) -> None:
@@ -345,33 +267,6 @@ def test_what_was_predicted_stands_beside_what_happened(served: Served) -> None:
     assert served.decide("again")["uses_service"]
 
 
-def test_an_end_counts_once(served: Served) -> None:
-    served.rule()
-    served.decide("j")
-    assert served.end("j", failed=True, cause="service", error="no room")["state"] == "failed"
-    assert served.end("j", failed=False) == {"id": "j", "state": "failed", "alerts": []}
-    (alert,) = served.viewer.get("/api/alerts").json()
-    assert alert["text"] == "daily * failed because of the service: no room"
-    assert [one.kind for one in served.told] == ["failed"]
-    assert served.job.post("/api/jobs/nobody/end", json={}).status_code == 404
-    assert served.operator.post(f"/api/alerts/{alert['number']}/close").status_code == 200
-    assert served.viewer.get("/api/alerts").json() == []
-    assert served.viewer.get("/api/alerts?only_open=false").json()[0]["closed_by"] == "the operator"
-
-
-def test_a_job_that_fails_twice_is_taken_off_until_it_is_put_back(served: Served) -> None:
-    served.rule()
-    for n in range(2):
-        assert served.decide(f"j{n}")["uses_service"]
-        served.end(f"j{n}", failed=True, cause="service")
-    told = served.decide("j2")
-    assert told["reason"] == "it failed 2 times in a row on the service"
-    assert served.decide(name="another")["uses_service"]
-    key = served.viewer.get("/api/decisions/j2").json()["recurring"]
-    assert served.operator.post(f"/api/recurring/{key}/put-back").status_code == 200
-    assert served.decide("j3")["uses_service"]
-
-
 def test_the_clock_is_set_back(served: Served) -> None:
     served.rule()
     served.decide("j")
@@ -421,18 +316,6 @@ def test_text_that_no_database_keeps_is_refused(served: Served) -> None:
             ).status_code
             == 422
         )
-
-
-def test_old_jobs_are_forgotten_and_silent_ones_are_told(served: Served) -> None:
-    for n in range(4):
-        served.decide(f"j{n}")
-        served.now += 3 * 24 * 3600
-    served.end("j0", failed=True, cause="service")
-    served.coordinator.forget(8)
-    states = {one["id"]: one["state"] for one in served.viewer.get("/api/jobs").json()["jobs"]}
-    assert states == {"j2": "silent", "j3": "silent"}
-    # Its end still counts.
-    assert served.end("j2", duration=1.0)["state"] == "finished"
 
 
 def test_large_bodies_are_refused(served: Served) -> None:
@@ -690,85 +573,6 @@ def test_an_id_is_of_one_job(served: Served) -> None:
     told = served.job.post("/api/decisions", json={"id": "one", "job": {**JOB, "name": "another"}})
     assert told.status_code == 422
     assert "another job" in told.json()["detail"]
-
-
-def test_jobs_that_die_before_they_report_are_taken_off(served: Served) -> None:
-    day = 24 * 3600.0
-    served.rule()
-    for name in ("one", "two"):
-        assert served.decide(name)["uses_service"]
-        served.now += 2 * day
-        served.coordinator.forget(90)
-        # Once for each run, however often it is looked at.
-        served.coordinator.forget(90)
-    told = served.decide("three")
-    assert not told["uses_service"]
-    assert told["reason"] == "it failed 2 times in a row on the service"
-    (alert,) = served.viewer.get("/api/alerts").json()
-    assert (alert["kind"], alert["job"]) == ("taken off", "two")
-    assert [one.kind for one in served.told] == ["taken off"]
-
-
-def test_a_late_end_takes_the_place_of_silence(served: Served) -> None:
-    day = 24 * 3600.0
-    served.rule()
-    for n, end in enumerate(({"duration": 1.0}, {"failed": True})):
-        assert served.decide(f"j{n}")["uses_service"]
-        served.now += 2 * day
-        served.coordinator.forget(90)
-        served.end(f"j{n}", **end)
-    # One failure, and not two.
-    assert served.decide("next")["uses_service"]
-    served.end("next", duration=1.0)
-    # Silence of runs that were on stock shuffle says nothing of the service.
-    served.operator.post("/api/switch", json={"is_on": False})
-    for n in range(3):
-        served.decide(f"stock{n}")
-        served.now += 2 * day
-        served.coordinator.forget(90)
-    assert served.viewer.get("/api/alerts").json() == []
-
-
-@pytest.mark.parametrize("runs", [2, 5])
-def test_a_job_that_was_only_long_is_put_back(served: Served, runs: int) -> None:
-    served.rule()
-    for n in range(runs):
-        assert served.decide(f"j{n}")["uses_service"]
-    served.now += 25 * 3600.0
-    served.coordinator.forget(90)
-    assert not served.decide("other")["uses_service"]
-    for n in range(runs):
-        served.end(f"j{n}", duration=90_000.0)
-        assert served.decide(f"after{n}")["uses_service"]
-    lines = served.viewer.get("/api/audit").json()
-    assert [one["who"] for one in lines if one["what"] == "put back"] == ["coordinator"]
-
-
-def test_a_long_run_puts_no_job_back_that_failed(served: Served) -> None:
-    served.rule()
-    for name in ("long", "one", "two"):
-        assert served.decide(name)["uses_service"]
-    for name in ("one", "two"):
-        served.end(name, failed=True, cause="service")
-    served.now += 25 * 3600.0
-    served.coordinator.forget(90)
-    served.end("long", duration=90_000.0)
-    assert not served.decide("next")["uses_service"]
-
-
-def test_a_late_failure_leaves_a_job_off(served: Served) -> None:
-    served.rule()
-    for name in ("one", "two"):
-        assert served.decide(name)["uses_service"]
-    served.now += 25 * 3600.0
-    served.coordinator.forget(90)
-    for name in ("one", "two"):
-        served.end(name, failed=True, cause="service")
-        assert not served.decide(f"after {name}".replace(" ", "-"))["uses_service"]
-    (alert,) = [
-        one for one in served.viewer.get("/api/alerts").json() if one["kind"] == "taken off"
-    ]
-    assert alert["job"] == "two"
 
 
 def test_a_rule_is_written_over_its_present_version(served: Served) -> None:

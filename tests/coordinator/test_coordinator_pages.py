@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 
 import browser
 from filled import fill
-from test_coordinator_http import Served
+from served_support import Served
 from treadle.coordinator._event_files import read_log
 from treadle.coordinator._rules import Rule
 from treadle.coordinator._watching import Alert, End

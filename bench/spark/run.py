@@ -15,6 +15,10 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "spark"))
+
+from service import Service
+
 HERE = Path(__file__).parent
 PYTHON = os.environ["TREADLE_SPARK_PYTHON"]
 JAR = os.environ["TREADLE_SPARK_JAR"]
@@ -28,37 +32,6 @@ SETTINGS = {
     "spark.executor.extraClassPath": JAR,
 }
 LONGEST = 1800
-
-
-def service(stack: ExitStack, directory: Path) -> dict[str, str]:
-    """Start a master and two servers. Returns Spark's settings for it."""
-    secret = directory / "secret"
-    secret.touch(mode=0o600)
-    secret.write_text("a secret of this benchmark")
-
-    def start(*arguments: str) -> str:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "treadle", *arguments, "--secret-file", str(secret)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        stack.callback(process.wait)
-        stack.callback(process.kill)
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("listening at "):
-                return line.removeprefix("listening at ").strip()
-        raise RuntimeError(f"{arguments[0]} has ended")
-
-    address = start("shuffle-master", "127.0.0.1:0", "--shuffle-journal", "none")
-    for name in ("a", "b"):
-        place = ("--local-directory", str(directory / name), "--memory-limit", "2GiB")
-        start("shuffle-server", address, "--name", name, "--domain", name, "--http", "none", *place)
-    return {
-        "spark.shuffle.manager": "io.treadle.spark.TreadleShuffleManager",
-        "spark.treadle.servers": address,
-        "spark.treadle.secretFile": str(secret),
-    }
 
 
 def measured(
@@ -94,7 +67,7 @@ def main() -> None:
     options = parser.parse_args()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        kinds = {"stock": {}, "treadle": service(stack, directory)}
+        kinds = {"stock": {}, "treadle": Service(stack, directory, "2GiB").settings()}
         for shape in options.shapes:
             maps, partitions = (int(number) for number in shape.split("x"))
             found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}

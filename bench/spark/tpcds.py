@@ -100,13 +100,8 @@ def main() -> None:
         made(connection, data, options.scale)
         print(f"TPC-DS at scale {options.scale:g}: {time.time() - begun:.0f} s for its tables")
         service = Service(stack, directory)
-        own = {
-            "spark.shuffle.manager": "io.treadle.spark.TreadleShuffleManager",
-            "spark.treadle.servers": service.address,
-            "spark.treadle.secretFile": str(service.secret),
-        }
         applications = {}
-        for kind, settings in (("stock", {}), ("treadle", own)):
+        for kind, settings in (("stock", {}), ("treadle", service.settings())):
             application = Application(python, jar, directory / kind, data, {**DEFAULTS, **settings})
             stack.callback(application.kill)
             applications[kind] = application

@@ -137,13 +137,8 @@ def main() -> None:
         expected = references(data)
 
         service = Service(stack, directory)
-        own = {
-            "spark.shuffle.manager": "io.treadle.spark.TreadleShuffleManager",
-            "spark.treadle.servers": service.address,
-            "spark.treadle.secretFile": str(service.secret),
-        }
         runs = {}
-        for kind, settings in (("treadle", own), ("stock", {})):
+        for kind, settings in (("treadle", service.settings()), ("stock", {})):
             say("Spark on two shuffle servers" if settings else "Stock Spark")
             application = Application(python, jar, directory / kind, data, settings)
             stack.callback(application.kill)

@@ -12,8 +12,8 @@ from pathlib import Path
 class Service:
     """A master and servers, as processes."""
 
-    def __init__(self, stack: ExitStack, directory: Path) -> None:
-        self._stack, self._directory = stack, directory
+    def __init__(self, stack: ExitStack, directory: Path, memory: str = "1GiB") -> None:
+        self._stack, self._directory, self._memory = stack, directory, memory
         self.secret = directory / "secret"
         self.secret.touch(mode=0o600)
         self.secret.write_text("a secret of this demo")
@@ -43,9 +43,17 @@ class Service:
 
     def begin(self, name: str) -> None:
         """Start a server. Its name is its failure domain."""
-        limits = ("--memory-limit", "1GiB", "--local-directory", str(self._directory / name))
+        limits = ("--memory-limit", self._memory, "--local-directory", str(self._directory / name))
         own = ("--name", name, "--domain", name, "--http", "none")
         self._start(name, "shuffle-server", self.address, *own, *limits)
+
+    def settings(self) -> dict[str, str]:
+        """What an application sets to shuffle here."""
+        return {
+            "spark.shuffle.manager": "io.treadle.spark.TreadleShuffleManager",
+            "spark.treadle.servers": self.address,
+            "spark.treadle.secretFile": str(self.secret),
+        }
 
     def kill(self, name: str) -> None:
         self._processes[name].kill()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import http.server
 import json
 import logging
 import sys
-import threading
 import time
 import urllib.error
 import urllib.parse
@@ -21,6 +19,7 @@ import pytest
 
 import treadle
 from client_support import AGAINST, inc
+from http_support import Quiet, serving
 from ports import free_port
 from process_support import Process, kill
 from waiting import SOON, until
@@ -352,7 +351,7 @@ def proxied(link: str, prefix: str) -> Iterator[str]:
     base, _, query = link.partition("?")
     origin = base.removesuffix("/status").removesuffix("/")
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def do_GET(self) -> None:
             inside = self.path.startswith(f"{prefix}/")
             headers = {"Authorization": told} if (told := self.headers["Authorization"]) else {}
@@ -371,17 +370,8 @@ def proxied(link: str, prefix: str) -> Iterator[str]:
             if answer is not None:
                 self.wfile.write(answer.read())
 
-        def log_message(self, *_: object) -> None:
-            """Print nothing."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}{prefix}/status?{query}"
-        finally:
-            server.shutdown()
-            thread.join(SOON)
+    with serving(Handler) as address:
+        yield f"{address}{prefix}/status?{query}"
 
 
 def test_it_works_below_a_prefix(link: str) -> None:

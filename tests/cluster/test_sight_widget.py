@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import http.server
 import json
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +14,7 @@ import pytest
 
 import treadle
 from client_support import AGAINST, inc
+from http_support import Quiet, serving
 from test_dashboard_page import browser, shows, visit, wrong
 from test_sight import ran
 from treadle.sight._widget import SCRIPT, views_of
@@ -47,7 +46,7 @@ def notebook(views: list[dict[str, Any]]) -> Iterator[str]:
         "/widget.js": ("text/javascript", SCRIPT),
     }
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def do_GET(self) -> None:
             kind, text = files.get(self.path, ("text/plain", ""))
             self.send_response(200 if self.path in files else 404)
@@ -55,17 +54,8 @@ def notebook(views: list[dict[str, Any]]) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(text.encode())
 
-        def log_message(self, *_: object) -> None:
-            """Print nothing."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/"
-        finally:
-            server.shutdown()
-            thread.join(SOON)
+    with serving(Handler) as address:
+        yield f"{address}/"
 
 
 async def frames(tab: Any) -> list[tuple[str | None, str]]:

@@ -80,12 +80,7 @@ def main() -> None:
         subprocess.run(
             ["javac", "-nowarn", "-cp", listed.read_text(), "-d", classes, *sources], check=True
         )
-        service = Service(stack, folder)
-        settings = {
-            "spark.shuffle.manager": "io.treadle.spark.TreadleShuffleManager",
-            "spark.treadle.servers": service.address,
-            "spark.treadle.secretFile": str(service.secret),
-        }
+        settings = Service(stack, folder).settings()
         path = os.pathsep.join([str(classes), JAR, listed.read_text()])
         wrong = [
             line

@@ -282,6 +282,14 @@ fn many_rows_are_drawn_with_wider_pixels() {
 }
 
 const SECOND: u64 = 1_000_000_000;
+const FIRST_SECONDS: Window = Window {
+    from: 0,
+    to: 10 * SECOND,
+    width: 1_000,
+    by: By::Worker,
+    group: None,
+    worker: None,
+};
 
 /// A worker says that it has done some things, and that tasks of these lanes run since these times.
 fn say(sight: &mut Sight, records: &[Record], running: &[(u16, u64)], now: u64) {
@@ -309,14 +317,7 @@ fn say(sight: &mut Sight, records: &[Record], running: &[(u16, u64)], now: u64) 
 fn what_runs_is_drawn_until_now_and_found() {
     let mut sight = Sight::new(1 << 20);
     say(&mut sight, &[], &[(0, SECOND), (1, 2 * SECOND)], 4 * SECOND);
-    let window = Window {
-        from: 0,
-        to: 10 * SECOND,
-        width: 1_000,
-        by: By::Worker,
-        group: None,
-        worker: None,
-    };
+    let window = FIRST_SECONDS;
     let drawn = |picture: &treadle_sight::Picture| -> Vec<_> {
         let all = picture.rectangles.iter();
         all.map(|one| (one.lane, one.kind, one.start, one.length))
@@ -391,14 +392,7 @@ fn what_has_ended_is_drawn_once() {
         &[(0, SECOND), (1, SECOND)],
         4 * SECOND,
     );
-    let window = Window {
-        from: 0,
-        to: 10 * SECOND,
-        width: 1_000,
-        by: By::Worker,
-        group: None,
-        worker: None,
-    };
+    let window = FIRST_SECONDS;
     let kinds = |sight: &Sight| -> Vec<u16> {
         let picture = sight.picture(window, 0);
         picture.rectangles.iter().map(|one| one.kind).collect()

@@ -33,7 +33,7 @@ use crate::master::listed::Listed;
 use crate::master::state::State;
 use crate::master::visitor::Members;
 use crate::member::{Member as Registered, MemberOptions};
-use crate::page::{About, json_page, serve};
+use crate::page::{About, json_page, refusals, serve};
 use crate::{LINKS, SERVICE, ServiceError};
 
 /// How often leases are looked at.
@@ -49,13 +49,7 @@ const THREADS: usize = 2;
 const MOST_SHUFFLES: usize = 100_000;
 const MOST_PARTITIONS: u64 = 64 << 20;
 
-const REFUSALS: Refusals = Refusals {
-    unauthorized: "these pages are for who has their link: treadle shuffle-master shows it on a terminal. \
-         It ends with ?token=…; programs may send the token as a header instead, \
-         Authorization: Bearer …\n",
-    foreign_host: "the Host of the request is no name of this server: use its address\n",
-    busy: "the shuffle master is busy, or gone\n",
-};
+const REFUSALS: Refusals = refusals!("treadle shuffle-master", "shuffle master");
 
 /// Settings of a master.
 #[derive(Clone, Debug)]

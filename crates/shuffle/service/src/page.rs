@@ -26,6 +26,23 @@ pub(crate) struct About {
     pub(crate) id: String,
 }
 
+/// What who may not see the pages of a process is told. `$command` starts it.
+macro_rules! refusals {
+    ($command:literal, $process:literal) => {
+        Refusals {
+            unauthorized: concat!(
+                "these pages are for who has their link: ",
+                $command,
+                " shows it on a terminal. It ends with ?token=…; programs may send the token as a header \
+                 instead, Authorization: Bearer …\n"
+            ),
+            foreign_host: "the Host of the request is no name of this server: use its address\n",
+            busy: concat!("the ", $process, " is busy, or gone\n"),
+        }
+    };
+}
+pub(crate) use refusals;
+
 /// Something that is made anew at most so often, however many ask for it.
 #[derive(Default)]
 struct Paced(Mutex<Option<Made>>);

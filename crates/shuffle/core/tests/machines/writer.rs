@@ -75,6 +75,17 @@ fn answered(group: GroupId, answer: Answer) -> WriterEvent {
     WriterEvent::Server { from, message }
 }
 
+/// Gathers for each group as many pieces as take several pushes. No copy has any of them yet.
+fn gather_for_all(pusher: &mut Pusher, plan: &Plan) {
+    let sizes: Vec<_> = (0..20).map(|_| (1, 100 << 10)).collect();
+    for group in &plan.groups {
+        pusher.gathered(T(), group.id, &sizes);
+        for copy in group.copy_ids() {
+            pusher.event(answered(copy, Answer::Missing));
+        }
+    }
+}
+
 fn done(effects: &[WriterEffect]) -> Option<Vec<(GroupId, u64, u64)>> {
     effects.iter().find_map(|effect| match effect {
         WriterEffect::Done(receipt) => {
@@ -464,13 +475,7 @@ fn a_server_that_answers_much_more_slowly_than_others_is_told_and_pushed_to_unti
     let group = plan.groups[0].id;
     let mut pusher = Pusher::new(Config::default());
     begin(&mut pusher, &plan, false);
-    let sizes: Vec<_> = (0..20).map(|_| (1, 100 << 10)).collect();
-    for group in &plan.groups {
-        pusher.gathered(T(), group.id, &sizes);
-        for copy in group.copy_ids() {
-            pusher.event(answered(copy, Answer::Missing));
-        }
-    }
+    gather_for_all(&mut pusher, &plan);
     let told = |effects: &[WriterEffect]| {
         let mut effects = effects.iter();
         effects.any(|effect| {
@@ -556,13 +561,7 @@ fn a_server_with_a_low_share_that_answers_nothing_any_more_is_avoided_before_it_
     assert!(is_at_it(&plan));
     let mut pusher = Pusher::new(Config::default());
     begin(&mut pusher, &plan, false);
-    let sizes: Vec<_> = (0..20).map(|_| (1, 100 << 10)).collect();
-    for group in &plan.groups {
-        pusher.gathered(T(), group.id, &sizes);
-        for copy in group.copy_ids() {
-            pusher.event(answered(copy, Answer::Missing));
-        }
-    }
+    gather_for_all(&mut pusher, &plan);
     // Others take 5 ms for a push, and this one 50 ms, as its share says.
     let (lag, mut said) = (Config::default().lag, 0);
     let mut report = |effects: Vec<WriterEffect>, head: &mut Head| {

@@ -7,17 +7,11 @@ use treadle_host::pages::{Content, Options as Pages, Page, PageServer, Refusals,
 use treadle_security::secret;
 use treadle_shuffle_node::Stats;
 
-use crate::page::{About, serve};
+use crate::page::{About, refusals, serve};
 use crate::server::{ServerOptions, ShuffleServer, devices};
 use crate::{ServiceError, config};
 
-const REFUSALS: Refusals = Refusals {
-    unauthorized: "these pages are for who has their link: treadle shuffle-server shows it on a terminal. \
-         It ends with ?token=…; programs may send the token as a header instead, \
-         Authorization: Bearer …\n",
-    foreign_host: "the Host of the request is no name of this server: use its address\n",
-    busy: "the shuffle server is busy, or gone\n",
-};
+const REFUSALS: Refusals = refusals!("treadle shuffle-server", "shuffle server");
 
 /// What the counts of a plane are called.
 fn counts(stats: &Stats) -> [(&'static str, &'static str, u64); 14] {

@@ -3,6 +3,7 @@
 import { bytes, clock, count, DASH, decimal, perSecond, seconds, shorten, sum } from "../format";
 import { overview } from "../link";
 import { Empty, Fact, Panel, Share } from "../parts/small";
+import { skewColumn } from "../parts/skew";
 import { Table, type Column } from "../parts/table";
 import { route, set } from "../route";
 import type { Application, Device, Master, Served, Server, ShuffleServer } from "../types";
@@ -73,15 +74,9 @@ const runs = (shuffle: Served) => shuffle.state === "running";
 const written = (shuffle: Served) =>
   runs(shuffle) && shuffle.transferred !== undefined && shuffle.inputs ? shuffle.transferred / shuffle.inputs : undefined;
 
-const skew = (shuffle: Served) =>
-  shuffle.largest && shuffle.bytes && shuffle.partitions ? shuffle.largest / (shuffle.bytes / shuffle.partitions) : undefined;
-
 const losses = (shuffle: Served) => (shuffle.troubles?.length ?? 0) + (shuffle.more_troubles ?? 0);
 
 const took = (shuffle: Served) => (shuffle.seconds ? sum(Object.values(shuffle.seconds)) : undefined);
-
-/** A skew that is worth a look. */
-const SKEWED = 3;
 
 const SHUFFLES: Column<Served>[] = [
   { id: "name", title: "shuffle", width: "minmax(130px, 1.6fr)", sort: (s) => s.name, cell: (s) => <Text text={s.name} most={60} /> },
@@ -91,19 +86,7 @@ const SHUFFLES: Column<Served>[] = [
   { id: "bytes", title: "bytes", width: "72px", number: true, sort: (s) => s.bytes, cell: (s) => bytes(s.bytes) },
   { id: "partitions", title: "partitions", width: "66px", number: true, sort: (s) => s.partitions, cell: (s) => count(s.partitions) },
   { id: "largest", title: "largest", width: "72px", number: true, hint: "partition", sort: (s) => s.largest ?? undefined, cell: (s) => bytes(s.largest) },
-  {
-    id: "skew",
-    title: "skew",
-    width: "66px",
-    number: true,
-    hint: "the largest partition against the mean",
-    sort: skew,
-    cell: (s) => {
-      const times = skew(s);
-      if (times === undefined) return DASH;
-      return times >= SKEWED ? <em class="warn">▲ {decimal(times)} ×</em> : `${decimal(times)} ×`;
-    },
-  },
+  skewColumn("66px"),
   { id: "servers", title: "servers", width: "52px", number: true, sort: (s) => s.servers ?? undefined, cell: (s) => count(s.servers) },
   { id: "again", title: "again", width: "44px", number: true, hint: "inputs that were written again", sort: (s) => s.repeated, cell: (s) => count(s.repeated) },
   { id: "losses", title: "troubles", width: "58px", number: true, hint: "servers that were lost or slow, rows that were damaged", sort: losses, cell: (s) => (losses(s) > 0 ? <em class="bad">✕ {count(losses(s))}</em> : count(losses(s))) },

@@ -1,23 +1,15 @@
 /** Shuffles: what the scheduler knows of them. */
 
-import { bytes, count, DASH, decimal, shorten } from "../format";
+import { bytes, count, shorten } from "../format";
 import { overview } from "../link";
 import { Empty, Share } from "../parts/small";
+import { skewColumn } from "../parts/skew";
 import { Table, type Column } from "../parts/table";
 import { route, set } from "../route";
 import type { Shuffle } from "../types";
 
-/** How many times the mean the largest partition is. */
-function skew(shuffle: Shuffle): number | undefined {
-  const { bytes: all, partitions, largest } = shuffle;
-  return all && partitions && largest !== undefined ? largest / (all / partitions) : undefined;
-}
-
 const written = (shuffle: Shuffle) =>
   shuffle.bytes !== undefined && shuffle.expected_bytes ? shuffle.bytes / shuffle.expected_bytes : undefined;
-
-/** A skew that is worth a look. */
-const SKEWED = 3;
 
 const COLUMNS: Column<Shuffle>[] = [
   { id: "name", title: "shuffle", width: "minmax(160px, 2fr)", sort: (s) => s.name, cell: (s) => <bdi title={shorten(s.name, 300)}>{shorten(s.name, 70)}</bdi> },
@@ -26,19 +18,7 @@ const COLUMNS: Column<Shuffle>[] = [
   { id: "expected", title: "expected", width: "92px", number: true, sort: (s) => s.expected_bytes, cell: (s) => bytes(s.expected_bytes) },
   { id: "partitions", title: "partitions", width: "86px", number: true, sort: (s) => s.partitions, cell: (s) => count(s.partitions) },
   { id: "largest", title: "largest", width: "92px", number: true, hint: "partition", sort: (s) => s.largest, cell: (s) => bytes(s.largest) },
-  {
-    id: "skew",
-    title: "skew",
-    width: "84px",
-    number: true,
-    hint: "the largest partition against the mean",
-    sort: skew,
-    cell: (s) => {
-      const times = skew(s);
-      if (times === undefined) return DASH;
-      return times >= SKEWED ? <em class="warn">▲ {decimal(times)} ×</em> : `${decimal(times)} ×`;
-    },
-  },
+  skewColumn("84px"),
   { id: "servers", title: "servers", width: "76px", number: true, sort: (s) => s.servers, cell: (s) => count(s.servers) },
   {
     id: "losses",

@@ -32,7 +32,7 @@ _MOST_STAGES = 5000
 # Of the tasks of a stage, figures of so many are kept for their quantiles: of more, each n-th.
 _MOST_SAMPLES = 4096
 _JOIN = re.compile(r"\b(SortMergeJoin|BroadcastHashJoin|ShuffledHashJoin|BroadcastNestedLoopJoin|CartesianProduct)\b")  # fmt: skip
-# What names an error of the service, as ServiceException.hasFailed does in the driver.
+# What names an error of the service, as ServiceException.isIn does in the driver.
 _OF_SERVICE = ("io.treadle.spark.service.ServiceException", "org.apache.spark.shuffle.FetchFailedException")  # fmt: skip
 _INTERRUPTED = "io.treadle.spark.service.ServiceException$Interrupted"
 _SUBMIT = "org.apache.spark.deploy.SparkSubmit"

@@ -3,6 +3,8 @@
 //! A trace ([`tracing`](super::tracing)) has more of each event, and is there while somebody asks for it.
 //! Both record at the same places.
 
+mod lines;
+
 use std::collections::{HashMap, VecDeque};
 use std::mem;
 use std::sync::Mutex;
@@ -16,9 +18,10 @@ use treadle_reactor::clock;
 use treadle_reactor::thread::lock;
 use treadle_schedule_wire::trace::SIGHT;
 use treadle_shuffle_node::{Activity, Done};
-use treadle_sight::{Batch, Beside, Frame, Head, Kind, Line, Record, Running, cast_object, lane};
+use treadle_sight::{Batch, Beside, Frame, Head, Kind, Record, Running, cast_object, lane};
 use treadle_types::{ObjectId, Value, WorkerId, keys};
 
+use self::lines::Lines;
 use super::Inner;
 
 /// What waits to be sent, of 56 bytes each: 14 MiB; then the oldest are lost.
@@ -39,11 +42,6 @@ const LONGEST_KEY: usize = 1 << 10;
 /// Tasks that have run for so many nanoseconds are told of while they run, the longest of them.
 const RUNNING: u64 = 1_000_000_000;
 const MOST_RUNNING: usize = 64;
-/// Lines of the log that wait to be sent, bytes of all of them, and of one. A batch has no more, so that those of
-/// one worker leave room for the others'.
-const MOST_LINES: usize = 1 << 10;
-const MOST_TEXT: usize = 1 << 16;
-const LONGEST_LINE: usize = 2_000;
 /// Places of a profile, and bytes of a name.
 const MOST_FRAMES: usize = 1 << 12;
 const LONGEST_NAME: usize = 200;
@@ -99,13 +97,6 @@ pub struct Place {
     pub time: u64,
 }
 
-#[derive(Debug)]
-struct Said {
-    time: u64,
-    level: u8,
-    text: Box<str>,
-}
-
 /// The text up to so many bytes.
 fn cut(text: &str, most: usize) -> &str {
     let mut ends = (0..=most.min(text.len())).rev();
@@ -129,10 +120,7 @@ struct State {
     unanswered: u32,
     /// Where threads were, and since when that was looked at.
     places: (u64, Vec<Place>),
-    lines: VecDeque<Said>,
-    /// Bytes of their text.
-    text: usize,
-    lost_lines: u64,
+    lines: Lines,
     clock: Offset,
     /// Bytes that the store had written and read at the last batch, and when that was.
     disk: (u64, u64),
@@ -156,8 +144,7 @@ struct Draft {
     keys: Vec<(u64, Bytes)>,
     running: Option<Vec<Runs>>,
     places: (u64, Vec<Place>),
-    lines: VecDeque<Said>,
-    lost_lines: u64,
+    lines: Lines,
     records: Vec<Record>,
 }
 
@@ -179,19 +166,14 @@ impl Draft {
             name: &place.name,
             time: place.time,
         });
-        let lines = self.lines.iter().map(|line| Line {
-            time: line.time,
-            level: line.level,
-            text: &line.text,
-        });
         let beside = Beside {
             names: names.collect(),
             keys: keys.collect(),
             running,
             frames: frames.collect(),
             sampled: self.places.0,
-            lines: lines.collect(),
-            lost_lines: self.lost_lines,
+            lines: self.lines.told().collect(),
+            lost_lines: self.lines.lost,
         };
         Batch::encode(self.head, &beside, self.records.into_iter())
     }
@@ -237,17 +219,8 @@ impl Recorder {
 
     /// The log has a line more: of a level as Python's `logging` has it.
     pub(super) fn line(&self, level: u8, text: &str) {
-        let text: Box<str> = cut(text, LONGEST_LINE).into();
         let time = clock::monotonic();
-        let mut state = lock(&self.state);
-        state.text += text.len();
-        state.lines.push_back(Said { time, level, text });
-        while (state.lines.len() > MOST_LINES || state.text > MOST_TEXT)
-            && let Some(oldest) = state.lines.pop_front()
-        {
-            state.text -= oldest.text.len();
-            state.lost_lines += 1;
-        }
+        lock(&self.state).lines.add(time, level, text);
     }
 
     /// Where threads were since a time. What was told before, and is not sent yet, is lost.
@@ -474,11 +447,7 @@ impl State {
             keys: mem::take(&mut self.keys),
             running: None,
             places: mem::take(&mut self.places),
-            lines: {
-                self.text = 0;
-                mem::take(&mut self.lines)
-            },
-            lost_lines: mem::take(&mut self.lost_lines),
+            lines: mem::take(&mut self.lines),
             records: self.records.drain(..count).collect(),
         };
         if self.records.is_empty() {
@@ -557,6 +526,7 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
+    use super::lines::{LONGEST_LINE, MOST_LINES, MOST_TEXT};
     use super::*;
 
     fn timed(number: u64) -> Timed {

@@ -49,7 +49,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo run-demo example-datafusion wheels jar test-jar test test-rust test-python test-wheels test-pythons test-registries test-remote test-coordinator test-postgresql test-container test-yarn test-ray test-tensors test-guides docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-coordinator bench-scaling bench-builds bench-readme \
+.PHONY: help demo run-demo example-datafusion wheels jar test-jar test test-rust test-python test-wheels test-pythons test-registries test-remote test-coordinator test-postgresql test-container test-yarn test-ray test-tensors test-guides test-deploy docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-coordinator bench-scaling bench-builds bench-readme \
 	test-races fuzz soak lines page spark test-spark test-spark-part test-spark-suites without-spark bench-spark bench-tpcds demo-spark run-demo-spark demo-coordinator run-demo-coordinator \
 	build build-optimised lint fmt lock clean check-python check-cargo
 
@@ -160,6 +160,10 @@ test-guides: $(BUILT) $(VENV)-coiled/installed.stamp ## run the tests of docs/ho
 	$(PIP_INSTALL) -r requirements/guides.lock
 	TREADLE_COILED_PYTHON=$(abspath $(VENV)-coiled/bin/python) $(VENV_PY) -m pytest $(addprefix tests/cluster/test_hosting_,by_hand.py ssh.py hosts.py manifests.py) $(ARGS)
 
+test-deploy: $(BUILT) ## run the tests of what deploys the shuffle service by SSH and with Helm; needs Go, openssh-server and shellcheck
+	$(PIP_INSTALL) -r requirements/deploy.lock
+	$(VENV_PY) tests/deploy.py
+
 docs: $(BUILT) ## build the documentation into docs/_build/html, without the network; needs Python 3.11
 	$(VENV_PY) -m sphinx --quiet --fail-on-warning --keep-going -c docs/_site -d docs/_build/doctrees docs docs/_build/html $(ARGS)
 	@echo "open docs/_build/html/index.html"
@@ -265,9 +269,9 @@ fmt: $(INSTALLED) ## format the Rust and Python sources
 
 lock: $(INSTALLED) ## write the lock files anew from pyproject.toml (ARGS=--upgrade for newer releases)
 	$(VENV_PY) -m pip install --quiet uv==0.13.9
-	set -e; for lock in bootstrap dev demo demo-coordinator demo-spark image peers guides postgresql tpcds tensors coiled pythons oldest page; do \
+	set -e; for lock in bootstrap dev demo demo-coordinator demo-spark image peers guides deploy postgresql tpcds tensors coiled pythons oldest page; do \
 		case $$lock in dev) from="--extra demo --extra cluster --extra ipython --extra jupyter --extra coordinator --group dev pyproject.toml";; \
-			demo) from="-c requirements/dev.lock --extra demo --extra cluster --group build pyproject.toml";; demo-coordinator) from="-c requirements/dev.lock --extra coordinator pyproject.toml";; image) from="-c requirements/dev.lock --extra cluster pyproject.toml requirements/image.in";; demo-spark|peers|guides|postgresql|tpcds|tensors|pythons) from="-c requirements/dev.lock requirements/$$lock.in";; oldest) from="--no-deps requirements/oldest.in";; *) from=requirements/$$lock.in;; esac; \
+			demo) from="-c requirements/dev.lock --extra demo --extra cluster --group build pyproject.toml";; demo-coordinator) from="-c requirements/dev.lock --extra coordinator pyproject.toml";; image) from="-c requirements/dev.lock --extra cluster pyproject.toml requirements/image.in";; demo-spark|peers|guides|deploy|postgresql|tpcds|tensors|pythons) from="-c requirements/dev.lock requirements/$$lock.in";; oldest) from="--no-deps requirements/oldest.in";; *) from=requirements/$$lock.in;; esac; \
 		$(VENV)/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
 			--no-emit-index-url --custom-compile-command "make lock" $(ARGS) \
 			--output-file requirements/$$lock.lock $$from; \

@@ -72,10 +72,10 @@ def measure(quick: bool) -> Iterator[Figure]:
         limit=f"ours is {medians[SMALL] / least[SMALL]:.1f} × that, and {medians[LARGE] / least[LARGE]:.1f} × for "
         f"{LARGE} × {LARGE}",
     )
-    with service(64 << 20) as (running, folder):
+    with service(128 << 20) as (running, folder):
         took = shuffled(running, folder, SMALL, SMALL, nbytes)
     yield Figure(
-        "the same with 64 MiB of memory at each server",
+        "the same with 128 MiB of memory at each server",
         f"{time_of(took.whole)} ({time_of(took.write)} + {time_of(took.read)})",
         f"{took.files:,} files of {took.file_bytes / 1e6:,.0f} MB, {SMALL:,} requests, at most "
         f"{took.files // COPIES * SMALL // SERVERS:,} ranges of files read",

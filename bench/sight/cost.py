@@ -10,98 +10,48 @@ development build say nothing.
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 import urllib.request
-import uuid
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from processes import Cluster
+
 WAYS = ("off", "on", "page")
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def inc(x: int) -> int:
     return x + 1
 
 
-class Cluster:
-    """A scheduler and two workers, in processes of their own."""
+def watch(link: str, stack: ExitStack) -> None:
+    """Ask what an open page asks: everything, twice a second."""
+    base, _, query = link.partition("/?")
+    ended = threading.Event()
 
-    def __init__(self, folder: str, way: str, stack: ExitStack) -> None:
-        secret, token = Path(folder, "secret"), Path(folder, "token")
-        for path in (secret, token):
-            path.touch(mode=0o600)
-            path.write_text(uuid.uuid4().hex)
-        self.environment = {
-            **os.environ,
-            "TREADLE_SECRET_FILE": str(secret),
-            "DASK_TREADLE__SIGHT": str(way != "off"),
-        }
-        os.environ["TREADLE_SECRET_FILE"] = str(secret)
-        self._stack = stack
-        file = Path(folder, "scheduler.json")
-        options = ("--port", "0", "--http-token-file", str(token), "--scheduler-file", str(file))
-        self.scheduler = self._start("scheduler", *options)
-        while not file.exists() or not file.stat().st_size:
-            time.sleep(0.01)
-        self.file = str(file)
-        for number in range(2):
-            name = f"w{number}"
-            self._start("worker", "--scheduler-file", self.file, "--name", name, "--nthreads", "1")
-        if way == "page":
-            self._watch()
+    def ask() -> None:
+        while not ended.wait(0.5):
+            for path in ("overview", "transfers", f"spans?from=0&to={10**12}&width=1600"):
+                url = f"{base}/sight/{path}{'&' if '?' in path else '?'}{query}"
+                with urllib.request.urlopen(url, timeout=60) as page:
+                    page.read()
 
-    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "treadle", *arguments]
-        process = subprocess.Popen(command, env=self.environment, stdout=subprocess.DEVNULL)
-        self._stack.callback(process.wait)
-        self._stack.callback(process.terminate)
-        return process
-
-    def _watch(self) -> None:
-        """Ask what an open page asks: everything, twice a second."""
-        import json
-
-        link = json.loads(Path(self.file).read_text())["http"]
-        base, _, query = link.partition("/?")
-        ended = threading.Event()
-
-        def watch() -> None:
-            while not ended.wait(0.5):
-                for path in ("overview", "transfers", f"spans?from=0&to={10**12}&width=1600"):
-                    url = f"{base}/sight/{path}{'&' if '?' in path else '?'}{query}"
-                    with urllib.request.urlopen(url, timeout=60) as page:
-                        page.read()
-
-        thread = threading.Thread(target=watch)
-        thread.start()
-        self._stack.callback(thread.join)
-        self._stack.callback(ended.set)
-
-    def processor(self) -> float:
-        """Seconds that the scheduler's process has taken."""
-        fields = Path(f"/proc/{self.scheduler.pid}/stat").read_text().rpartition(") ")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
-
-    def memory(self) -> int:
-        """Bytes of the scheduler's process."""
-        for line in Path(f"/proc/{self.scheduler.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS"):
-                return int(line.split()[1]) * 1024
-        return 0
+    thread = threading.Thread(target=ask)
+    thread.start()
+    stack.callback(thread.join)
+    stack.callback(ended.set)
 
 
 def run(way: str, tasks: int) -> dict[str, float]:
     """Return seconds, the scheduler's processor time, and its memory afterwards."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        cluster = Cluster(folder, way, stack)
+        cluster = Cluster(Path(folder), stack, sight=way != "off")
+        if way == "page":
+            watch(cluster.link, stack)
         import treadle
 
         with treadle.Client(scheduler_file=cluster.file) as client:

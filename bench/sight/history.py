@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
-import uuid
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+from processes import Cluster
 
 _IDLE = 20.0
 
@@ -28,34 +26,16 @@ def inc(x: int) -> int:
     return x + 1
 
 
-def start(stack: ExitStack, *arguments: str) -> subprocess.Popen[bytes]:
-    """Start a command of Treadle, until the stack ends."""
-    command = [sys.executable, "-m", "treadle", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    stack.callback(process.wait)
-    stack.callback(process.kill)
-    return process
-
-
 def run(folder: Path, tasks: int, kill: bool, workers: int) -> tuple[Path, dict[str, Any]]:
     """Run them; return the history, and what was seen."""
     import treadle
 
-    secret = folder / "secret"
-    secret.touch(mode=0o600)
-    secret.write_text(uuid.uuid4().hex)
-    os.environ["TREADLE_SECRET_FILE"] = str(secret)
-    path, file = folder / "one.history", folder / "scheduler.json"
+    path = folder / "one.history"
     found: dict[str, Any] = {"tasks": tasks, "workers": workers}
     with ExitStack() as stack:
-        options = ("--port", "0", "--scheduler-file", str(file), "--history", str(path))
-        scheduler = start(stack, "scheduler", *options)
-        while not file.exists() or not file.stat().st_size:
-            time.sleep(0.01)
-        for number in range(workers):
-            name = f"w{number}"
-            start(stack, "worker", "--scheduler-file", str(file), "--name", name, "--nthreads", "1")
-        client = stack.enter_context(treadle.Client(scheduler_file=str(file)))
+        cluster = Cluster(folder, stack, workers, ("--history", str(path)))
+        scheduler = cluster.scheduler
+        client = stack.enter_context(treadle.Client(scheduler_file=cluster.file))
         client.wait_for_workers(workers)
         time.sleep(2)
         before = path.stat().st_size

@@ -281,7 +281,7 @@ def _router(coordinator: Coordinator) -> APIRouter:
 
     @router.post("/recurring/{key}/mode", tags=["tuning"])
     def mode(key: str, body: dict[str, Any] = _BODY, who: Who = operator) -> dict[str, Any]:
-        """Say what tuning may do: ``{"mode": "watch" | "propose" | "apply"}``."""
+        """Say what tuning may do: ``{"mode": "watch" | "propose" | "apply" | "rule"}``; ``rule``: what its rule says."""
         coordinator.set_mode(key, _text(body, "mode"), who.name)
         return {"mode": body.get("mode")}
 

@@ -19,6 +19,7 @@ from treadle.coordinator import _charts, _store
 from treadle.coordinator._access import COOKIE, Access
 from treadle.coordinator._app import asking, story_of
 from treadle.coordinator._service import Coordinator
+from treadle.coordinator._tuning import Tuning
 
 __all__ = ["add_pages"]
 
@@ -189,9 +190,13 @@ class _Pages:
 
     def story(self, request: Request) -> dict[str, Any]:
         row = story_of(self._coordinator, request.path_params["key"], _RUNS)
+        tuning = Tuning.of(row["tuning"])
         changes = row["tuning"]["changes"]
+        rule = next((one for one in self._coordinator.rules if one.id == tuning.rule), None)
         chart = Markup(_charts.story_chart(list(reversed(row["latest"])), changes))
-        return {"row": row, "changes": list(reversed(changes)), "chart": chart}
+        # Those of an earlier release say less.
+        changes = [{"expected": "", **one} for one in reversed(changes)]
+        return {"row": row, "tuning": tuning, "rule": rule, "changes": changes, "chart": chart}
 
     def rules(self, _request: Request) -> dict[str, Any]:
         return {"rules": self._coordinator.rules}
@@ -202,7 +207,7 @@ class _Pages:
             body = {
                 "name": "", "action": "service", "clusters": [], "queues": [], "users": [], "names": [],
                 # Other engines have versions of their own, and what Spark's older ones do is not tried.
-                "engines": ["spark"], "versions": [">=3.5"], "except_users": [], "except_names": [], "percent": 10, "is_on": False, "settings": {},
+                "engines": ["spark"], "versions": [">=3.5"], "except_users": [], "except_names": [], "percent": 10, "is_on": False, "tuning": "propose", "settings": {},
             }  # fmt: skip
             return {"history": [], "body": json.dumps(body, indent=2), "title": "A new rule"}
         number = _whole(text, 2**31)

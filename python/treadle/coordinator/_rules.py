@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from treadle.coordinator._jobs import Job, is_text
+from treadle.coordinator._tuning import MODES
 
 __all__ = ["DEFAULT_SETTINGS", "Rule", "Rules", "Verdict", "decide", "in_share", "version_matches"]
 
@@ -56,6 +57,8 @@ class Rule:
     """Added to the coordinator's own for jobs of this rule."""
     fewer_copies: bool = False
     """A job that does not fit may have one copy of each row."""
+    tuning: str = ""
+    """What tuning may do with the jobs that it takes, unless an operator has said so of one; empty: ``propose``."""
     is_on: bool = True
     id: int = 0
     version: int = 0
@@ -92,6 +95,9 @@ class Rule:
         if begin is not None and end is not None and begin >= end:
             raise ValueError("ends of a rule must be after begins")
         found["settings"] = _settings(values.get("settings", {}))
+        found["tuning"] = values.get("tuning", "")
+        if found["tuning"] not in ("", *MODES):
+            raise ValueError(f"tuning of a rule must be one of {', '.join(MODES)}, or empty")
         for flag in ("fewer_copies", "is_on"):
             if not isinstance(values.get(flag, True), bool):
                 raise ValueError(f"{flag} of a rule must be true or false")

@@ -140,13 +140,23 @@ class Coordinator:
         memory = _store.recurring_of_all(connection, {one.job.recurring for one in asked})
         there = set(memory)
         rows: dict[str, dict[str, Any]] = {}
+        following: dict[str, Job] = {}
         for one in asked:
             if one.identity not in rows:
                 history, tuning = memory.setdefault(one.job.recurring, (History(), Tuning()))
+                before = (tuning.rule, tuning.mode)
                 rows[one.identity] = self._row(connection, one, history, tuning, now)
+                if before != (tuning.rule, tuning.mode):
+                    following[one.job.recurring] = one.job
         jobs = {one.identity: one.job for one in asked}
         _store.new_jobs(connection, list(rows.values()))
         _store.count_runs(connection, list(jobs.values()), there, now)
+        for key, job in sorted(following.items()):
+            history, tuning = memory[key]
+            _store.keep_recurring(connection, job, history, tuning, now)
+            if key in there:
+                what = f"mode {tuning.mode}"
+                _store.note(connection, now, "coordinator", what, key, {"rule": tuning.rule})
         for verdict, count in sorted(Counter(row["verdict"] for row in rows.values()).items()):
             _store.count_in_hour(connection, now, verdict, jobs=count)
         found = {**known, **rows}
@@ -172,6 +182,10 @@ class Coordinator:
         found: dict[str, str] = {}
         if uses_service:
             found = self._settings_of_service(job, rule, admission, expected)
+        if self.is_on and not _is_other(question.manager):
+            # Otherwise no rule was asked, and what one has said stays.
+            mode = rule.tuning if rule else ""
+            tuning.follow(rule.id if rule and mode else 0, mode, now)
         tuned, change = self._tuned(connection, job, history, tuning, taken, now)
         given = taken | question.tunable
         found = {name: text for name, text in found.items() if name not in given}
@@ -237,7 +251,7 @@ class Coordinator:
     ) -> tuple[tuple[bool, str, Rule | None], Admission, Forecast]:
         expected = forecast([one.shuffle_bytes for one in tuning.like_the_next(history.runs)])
         anyhow = Admission(1, "")
-        if manager and manager != DEFAULT_SETTINGS[_MANAGER]:
+        if _is_other(manager):
             return (False, f"the user's own settings name {manager}", None), anyhow, expected
         rules, is_on, _ = self._rules
         found = decide(job, rules, is_on=is_on, now=now)
@@ -559,10 +573,16 @@ class Coordinator:
         self._change_recurring(key, who, "put back", change)
 
     def set_mode(self, key: str, mode: str, who: str) -> None:
-        """Say what tuning may do with a recurring job: ``watch``, ``propose`` or ``apply``."""
+        """Say what tuning may do with a recurring job: ``watch``, ``propose`` or ``apply``; ``rule``: what its rule says."""
 
         def change(_history: History, tuning: Tuning) -> None:
-            tuning.set_mode(mode, self._clock())
+            now = self._clock()
+            if mode != "rule":
+                tuning.set_mode(mode, now)
+                return
+            said = {one.id: one.tuning for one in self.rules}
+            tuning.is_own = False
+            tuning.follow(tuning.rule, said.get(tuning.rule, ""), now)
 
         self._change_recurring(key, who, f"mode {mode}", change)
 
@@ -634,6 +654,11 @@ def _names(values: Mapping[str, Any], field: str) -> frozenset[str]:
     if not is_list or len(names) > _MOST_NAMES or not all(isinstance(n, str) for n in names):
         raise ValueError(f"{field} must be a list of at most {_MOST_NAMES} names of settings")
     return frozenset(names)
+
+
+def _is_other(manager: str) -> bool:
+    """Return whether a user names another shuffle manager than the service's."""
+    return manager not in ("", DEFAULT_SETTINGS[_MANAGER])
 
 
 def _rules_of(connection: sa.Connection) -> tuple[Rules, bool, tuple[Window, ...]]:

@@ -14,6 +14,7 @@ from treadle.coordinator._watching import Run
 __all__ = ["LIMITS", "MODES", "Change", "Proposal", "Tuning", "Window"]
 
 MODES = ("watch", "propose", "apply")
+_DEFAULT = "propose"
 _KEPT_CHANGES = 50
 # A change that was rolled back is not tried again for so many runs.
 _NOT_AGAIN = 50
@@ -93,17 +94,23 @@ class Change:
 class Tuning:
     """The tuning of one recurring job. Feed it with :meth:`ended` and :meth:`proposed`; ask :meth:`settings`."""
 
-    mode: str = "propose"
+    mode: str = _DEFAULT
     runs: int = 0
     recent: list[float] = field(default_factory=list)
     """Durations of the runs since the last change that was kept."""
     changes: list[Change] = field(default_factory=list)
     last_number: int = 0
+    is_own: bool = False
+    """An operator has said the mode of this job: no rollout rule does."""
+    rule: int = 0
+    """The rollout rule that takes it and says a mode; 0: none."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Tuning:
         """Return what :meth:`to_dict` wrote."""
         known = {**values, "changes": [Change(**one) for one in values.get("changes", ())]}
+        # Before rules had modes, whoever set another one than the default was an operator.
+        known.setdefault("is_own", known.get("mode", _DEFAULT) != _DEFAULT)
         return cls(**known)
 
     def to_dict(self) -> dict[str, Any]:
@@ -121,7 +128,7 @@ class Tuning:
         return next((one for one in self.changes if one.state == "proposed"), None)
 
     def set_mode(self, mode: str, now: float) -> None:
-        """Change the mode. ``watch`` ends a trial, and gives nothing that was kept.
+        """Change the mode, as an operator says. ``watch`` ends a trial, and gives nothing that was kept.
 
         Raises
         ------
@@ -130,6 +137,18 @@ class Tuning:
         """
         if mode not in MODES:
             raise ValueError(f"a mode is one of {', '.join(MODES)}, not {mode!r}")
+        self._change_mode(mode, now)
+        self.is_own = True
+
+    def follow(self, rule: int, mode: str, now: float) -> bool:
+        """Take the mode of the rollout rule that takes the job (0, and empty: none says one); return whether that is news."""
+        before = (self.rule, self.mode)
+        self.rule = rule
+        if not self.is_own:
+            self._change_mode(mode or _DEFAULT, now)
+        return before != (self.rule, self.mode)
+
+    def _change_mode(self, mode: str, now: float) -> None:
         if mode == "watch":
             self.end_trial("the mode was set to watch", now)
         if "watch" in (mode, self.mode) and mode != self.mode and self._kept():

@@ -8,6 +8,7 @@ import os
 import random
 from pathlib import Path
 
+import dask
 import lz4.block
 import pyarrow
 import pytest
@@ -319,6 +320,43 @@ def test_other_packages_add_rules(tmp_path: Path, monkeypatch) -> None:
         rules.cache_clear()
 
 
+def test_rules_of_other_packages_have_parameters(tmp_path: Path, monkeypatch, caplog) -> None:
+    (tmp_path / "their_rules.py").write_text(
+        "from treadle.coordinator._diagnosis import Finding\n"
+        "class Limited:\n"
+        "    name = 'limited'\n"
+        "    def __init__(self, most_stages=1000):\n"
+        "        self.most_stages = most_stages\n"
+        "    def look(self, app):\n"
+        "        return Finding('limited', f'more than {self.most_stages}', 'fewer', 0.5)\n"
+    )
+    folder = tmp_path / "their_rules-1.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: their-rules\nVersion: 1\n")
+    (folder / "entry_points.txt").write_text(f"[{GROUP}]\nour-limit = their_rules:Limited\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def found(told: object) -> list[str]:
+        rules.cache_clear()
+        with dask.config.set({"treadle.coordinator.rules": told}):
+            rules()
+        return [one.evidence for one in diagnose(read_log(LOGS / "healthy.zstd"))]
+
+    try:
+        assert found(None) == ["more than 1000"]
+        assert found({"our-limit": {"most-stages": 7}}) == ["more than 7"]
+        # As those of the environment are.
+        assert found({"our_limit": {"most_stages": 8}, "gone": {"x": 1}}) == ["more than 8"]
+        assert "treadle.coordinator.rules has gone" in caplog.text
+        # It does not take that one: it is left out, and the log says so.
+        assert found({"our-limit": {"colour": 1}}) == []
+        assert "rule our-limit cannot be made with {'colour': 1}" in caplog.text
+        with pytest.raises(ValueError, match="a table of parameters for each name"):
+            found({"our-limit": 7})
+    finally:
+        rules.cache_clear()
+
+
 def test_a_folder_of_logs_becomes_jobs_with_measures(tmp_path: Path) -> None:
     folder = tmp_path / "logs"
     folder.mkdir()
@@ -455,6 +493,9 @@ def test_a_job_with_the_reports_disease_is_tuned_by_itself(tmp_path: Path) -> No
         change = story.changes[0]
         assert (change.rule, change.parameter, change.state) == ("small splits", name, "kept")
         assert 0.45 < change.ratio < 0.55
+        # What its rule expects stands beside what was measured.
+        assert change.expected == "rows are combined over more of the input, so that fewer bytes are shuffled"
+        assert 0 < change.concerns <= 1
     finally:
         coordinator.close()
 

@@ -150,6 +150,8 @@ def test_a_story_tells_what_was_changed(filled) -> None:
     assert "small splits" in page
     assert '<span class="tag kept">kept</span>' in page
     assert page.count("<circle") == 36
+    assert "<b>Expected:</b> rows are combined over more of the input" in page
+    assert "<b>Measured:</b> -" in page
 
 
 def test_pages_have_no_token(filled) -> None:

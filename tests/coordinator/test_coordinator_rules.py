@@ -103,6 +103,24 @@ def test_a_refusal_wins_and_the_first_one_that_takes_counts() -> None:
     assert none.reason == "it is not among the 0 % that rule 'first' takes"
 
 
+def test_a_job_whose_version_nobody_says_is_told_so() -> None:
+    rule = Rule("new ones", names=("daily *",), versions=(">=3.5", "4.*"))
+    told = decide(replace(JOB, version=""), [rule], is_on=True, now=0)
+    assert told.reason == (
+        "no rule takes it: rule 'new ones' takes versions >=3.5 or 4.*, and whoever asks does not say the version of spark"
+    )
+    assert (told.uses_service, told.rule) == (False, None)
+    # Another version is known, another job is not meant, and one that is off asks for nothing.
+    for other, job in (
+        (rule, replace(JOB, version="3.3")),
+        (rule, replace(JOB, version="", name="weekly")),
+        (replace(rule, is_on=False), replace(JOB, version="")),
+    ):
+        assert decide(job, [other], is_on=True, now=0).reason == "no rule takes it"
+    # What another rule takes is taken.
+    assert decide(replace(JOB, version=""), [rule, Rule("all")], is_on=True, now=0).uses_service
+
+
 @given(st.integers(0, 10**6), st.floats(0, 100), st.floats(0, 100))
 def test_a_smaller_share_is_part_of_a_larger_one(number, one, other) -> None:
     job = Job(name=f"job-{'x' * (number % 7)}{number}x")

@@ -1,7 +1,8 @@
 """Diagnosis: rules look at the measures of an application, and name causes with their evidence.
 
 A rule is a class with a ``name`` and a method ``look``. Other packages add theirs as entry points of the group
-``treadle.coordinator_rules``.
+``treadle.coordinator_rules``. Dask's setting ``treadle.coordinator.rules.NAME`` has the arguments that such a class is
+made with.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from importlib.metadata import entry_points
 from treadle.coordinator._dask_rules import DASK_RULES
 from treadle.coordinator._finding import Finding, Rule, size_text
 from treadle.coordinator._measures import Application, Stage
+from treadle.coordinator._settings import rule_parameters
 
 __all__ = ["GROUP", "Finding", "Rule", "diagnose", "rules"]
 
@@ -41,13 +43,24 @@ def diagnose(app: Application, chosen: Sequence[Rule] | None = None) -> list[Fin
 
 @cache
 def rules() -> tuple[Rule, ...]:
-    """Return the rules here, and those of other packages. One that cannot be imported is logged and left out."""
+    """Return the rules here, and those of other packages. One that cannot be made is logged and left out.
+
+    Raises
+    ------
+    ValueError
+        What is configured of them is no table of tables.
+    """
     found: list[Rule] = [make() for make in (*_BUILT_IN, *DASK_RULES)]
+    parameters = rule_parameters()
     for point in entry_points(group=GROUP):
+        given = parameters.pop(point.name.replace("-", "_"), {})
         try:
-            found.append(point.load()())
+            found.append(point.load()(**given))
         except Exception:
-            _logger.exception("rule %s cannot be loaded", point.name)
+            _logger.exception("rule %s cannot be made with %s", point.name, given or "no parameter")
+    if parameters:
+        names = ", ".join(sorted(parameters))
+        _logger.warning("treadle.coordinator.rules has %s, and no package has such a rule", names)
     return tuple(found)
 
 

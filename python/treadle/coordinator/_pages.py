@@ -195,7 +195,7 @@ class _Pages:
         rule = next((one for one in self._coordinator.rules if one.id == tuning.rule), None)
         chart = Markup(_charts.story_chart(list(reversed(row["latest"])), changes))
         # Those of an earlier release say less.
-        changes = [{"expected": "", **one} for one in reversed(changes)]
+        changes = [{"expected": "", "concerns": 0.0, **one} for one in reversed(changes)]
         return {"row": row, "tuning": tuning, "rule": rule, "changes": changes, "chart": chart}
 
     def rules(self, _request: Request) -> dict[str, Any]:

@@ -141,12 +141,21 @@ class Rule:
 
     def matches_kind(self, job: Job) -> bool:
         """Return whether the lists take jobs like this one, whatever their name."""
+        if self.versions and not any(version_matches(one, job.version) for one in self.versions):
+            return False
+        return self._matches_any_version(job)
+
+    def _matches_any_version(self, job: Job) -> bool:
+        """Return whether the lists take jobs like this one, whatever their name and their version."""
         for name, is_among in self._checks:
             if not is_among(getattr(job, name)):
                 return False
-        if self.versions and not any(version_matches(one, job.version) for one in self.versions):
-            return False
         return not self._left_out(job.user)
+
+    def lacks_version(self, job: Job, now: float) -> bool:
+        """Return whether it might take a job whose version nobody knows."""
+        is_asked = bool(self.versions) and self.is_current(now) and self.action == "service"
+        return is_asked and self._matches_any_version(job) and self.matches_name(job.name)
 
     def matches_name(self, name: str) -> bool:
         """Return whether the lists take a name."""
@@ -203,7 +212,8 @@ def decide(job: Job, rules: Iterable[Rule], *, is_on: bool, now: float) -> Verdi
         return Verdict(False, "the service is switched off for all jobs")
     first: Rule | None = None
     outside: Rule | None = None
-    for rule in (rules if isinstance(rules, Rules) else Rules(rules)).about(job):
+    rules = rules if isinstance(rules, Rules) else Rules(rules)
+    for rule in rules.about(job):
         if not rule.is_current(now) or not rule.matches_name(job.name):
             continue
         if not in_share(job, rule.id, rule.percent):
@@ -219,6 +229,15 @@ def decide(job: Job, rules: Iterable[Rule], *, is_on: bool, now: float) -> Verdi
         return Verdict(
             False, f"it is not among the {outside.percent:g} % that rule {outside.name!r} takes"
         )
+    if not re.search(r"\d", job.version):
+        unsure = next((one for one in rules if one.lacks_version(job, now)), None)
+        if unsure is not None:
+            wanted = " or ".join(unsure.versions)
+            return Verdict(
+                False,
+                f"no rule takes it: rule {unsure.name!r} takes versions {wanted}, and whoever asks does not say "
+                f"the version of {job.engine or 'its engine'}",
+            )
     return Verdict(False, "no rule takes it")
 
 

@@ -357,7 +357,9 @@ class Coordinator:
         """Take the measures of a run: diagnose it, and propose a change where the mode of its job permits that."""
         found = diagnose(application)
         proposals = [
-            Proposal(one.rule, one.parameter, one.old, one.new, one.evidence, one.expected)
+            Proposal(
+                one.rule, one.parameter, one.old, one.new, one.evidence, one.expected, one.weight
+            )
             for one in found
             if one.parameter is not None and one.new is not None
         ]

@@ -16,6 +16,7 @@ import uvicorn
 from treadle.coordinator._access import Access, read_secret, read_tokens
 from treadle.coordinator._app import app_of
 from treadle.coordinator._asking import is_loopback
+from treadle.coordinator._diagnosis import rules
 from treadle.coordinator._event_files import Entry
 from treadle.coordinator._jobs import with_place
 from treadle.coordinator._log_stores import folder_of
@@ -63,11 +64,13 @@ def serve(options: Options) -> None:
     ------
     ValueError
         Other machines would be served without a login, or without TLS, or all users of this machine as its proxy; or
-        the URL of a folder of event logs is wrong.
+        the URL of a folder of event logs, or what is configured of rules, is wrong.
     OSError
         The port is taken.
     """
     _check_proxies(options)
+    # What is wrong with those of other packages is said now, and not with the first log.
+    rules()
     host, port = _listening_at(options)
     is_open = options.tokens is None and options.proxy_header is None
     access = Access(

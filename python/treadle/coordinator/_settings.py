@@ -14,7 +14,15 @@ import dask
 
 from treadle.coordinator._asking import Answer, ask, report
 
-__all__ = ["Configured", "asked", "configured", "reported", "servers_of", "user"]
+__all__ = [
+    "Configured",
+    "asked",
+    "configured",
+    "reported",
+    "rule_parameters",
+    "servers_of",
+    "user",
+]
 
 _logger = logging.getLogger("treadle.coordinator")
 
@@ -50,6 +58,31 @@ def _names(told: object) -> tuple[str, ...]:
     if isinstance(told, str):
         return tuple(told.replace(",", " ").split())
     return tuple(map(str, told)) if isinstance(told, (list, tuple)) else ()
+
+
+def rule_parameters() -> dict[str, dict[str, Any]]:
+    """Return what ``treadle.coordinator.rules`` gives rules of other packages, by the names of their entry points.
+
+    Raises
+    ------
+    ValueError
+        It is no table of tables.
+    """
+    told = dask.config.get("treadle.coordinator.rules", None) or {}
+    is_table = isinstance(told, Mapping) and all(isinstance(one, Mapping) for one in told.values())
+    if not is_table:
+        raise ValueError(
+            "treadle.coordinator.rules must have a table of parameters for each name of a rule"
+        )
+    # Dask takes both signs in names, and those of the environment have no other.
+    return {
+        _plain(name): {_plain(key): value for key, value in given.items()}
+        for name, given in told.items()
+    }
+
+
+def _plain(name: object) -> str:
+    return str(name).replace("-", "_")
 
 
 def user() -> str:

@@ -49,6 +49,8 @@ class Proposal:
     new: float
     evidence: str
     expected: str = ""
+    concerns: float = 0.0
+    """The share of the tasks' time that it concerns, 0 to 1."""
 
     @property
     def within_limits(self) -> float | None:
@@ -83,6 +85,9 @@ class Change:
     """Runs with it that did far less than those before: they say nothing of it."""
     before: list[float] = field(default_factory=list)
     after: list[float] = field(default_factory=list)
+    expected: str = ""
+    """What its rule says that it does, and of which share of the tasks' time, 0 to 1."""
+    concerns: float = 0.0
 
     @property
     def usual(self) -> float:
@@ -197,7 +202,7 @@ class Tuning:
             self.last_number += 1
             change = Change(
                 self.last_number, proposal.rule, proposal.parameter, proposal.old, value,
-                proposal.evidence, at=now,
+                proposal.evidence, at=now, expected=proposal.expected, concerns=proposal.concerns,
             )  # fmt: skip
             self.changes.append(change)
             self._forget()

@@ -1,5 +1,7 @@
 """Record event logs of real Spark jobs with a planted cause: ``python record.py FOLDER [NAME…]``; needs pyspark.
 
+``python record.py --plans FILE`` records the plans of queries with each of the settings that tuning changes.
+
 What is recorded lies in ``logs/``, with zstd. Tests read it; they do not need Spark. Each cause has five logs of jobs
 that differ in their size and shape, and there are 20 healthy ones. Two causes cannot be had on one small machine:
 ``planted.py`` makes them of these logs.
@@ -378,6 +380,64 @@ def record(name: str, folder: Path) -> None:
     print(name, len(lines), "lines", len(packed), "bytes", flush=True)
 
 
+# What tuning changes, and what of it is in the plan that Spark begins with.
+TUNED = (
+    {},
+    {"spark.sql.autoBroadcastJoinThreshold": "-1"},
+    {"spark.sql.adaptive.enabled": "false"},
+    {"spark.sql.adaptive.enabled": "false", "spark.sql.autoBroadcastJoinThreshold": "-1"},
+    {_PARTITIONS: "7", "spark.sql.files.maxPartitionBytes": "1m", "spark.default.parallelism": "3"},
+    {"spark.sql.adaptive.skewJoin.enabled": "false", "spark.sql.adaptive.advisoryPartitionSizeInBytes": "1m"},
+)  # fmt: skip
+
+
+def _queries(spark: Any, rows: int, day: str) -> dict[str, Any]:
+    """Return queries by name: one of each name is the same one for any number of rows and any day."""
+    frame = spark.read.parquet(day)
+    small = spark.range(rows // 50).selectExpr("id as k", "id * 2 as w")
+    joined = frame.join(small, "k")
+    return {
+        "grouped": frame.groupBy("k").count(),
+        "joined": joined,
+        "joined, then grouped": joined.groupBy("w").sum("v"),
+        "joined, then in order": joined.orderBy("v"),
+        "joined with itself": joined.groupBy("k").max("v").join(joined.groupBy("k").min("v"), "k"),
+        "those that are not there": frame.join(small, "k", "left_anti"),
+        "ranked": joined.selectExpr("w", "row_number() over (partition by k order by v) as n"),
+        "any pairs": frame.join(small, frame["k"] < small["w"]).groupBy("w").count(),
+        "filtered": frame.where(f"v > {rows}").groupBy("k").count(),
+        "filtered by another": frame.where(f"v > (select max(id) from range({rows}))").groupBy("k").count(),
+        "the largest": frame.orderBy("v").limit(rows),
+        "distinct": frame.groupBy("k").agg({"v": "sum"}).union(small.distinct()),
+    }  # fmt: skip
+
+
+def record_plans(file: Path) -> None:
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    found: dict[str, list[str]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for rows, day in ((4000, "2026-11-29"), (90_000, "2026-11-30")):
+            path = f"{folder}/{day}"
+            spark.range(0, rows, 1, 2).selectExpr("id % 100 as k", "id as v").write.parquet(path)
+            for settings in TUNED:
+                for name, value in settings.items():
+                    spark.conf.set(name, value)
+                for name, query in _queries(spark, rows, path).items():
+                    # What the event log has of it.
+                    mode = spark._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("formatted")
+                    text = query._jdf.queryExecution().explainString(mode)
+                    found.setdefault(name, []).append(text.replace(folder, "/jobs"))
+                for name in settings:
+                    spark.conf.unset(name)
+    version = spark.version
+    spark.stop()
+    packed = zstandard.ZstdCompressor(level=22).compress(json.dumps(found).encode())
+    file.write_bytes(packed)
+    print(version, len(found), "queries", len(packed), "bytes", flush=True)
+
+
 def _apart(names: list[str], folder: Path) -> None:
     """Record in processes of their own, one a size of the heap: it has that from its beginning."""
     for heap in sorted({_heap(name) for name in names}):
@@ -444,6 +504,8 @@ if __name__ == "__main__":
     if sys.argv[1] == "--here":
         for one in sys.argv[3:]:
             record(one, Path(sys.argv[2]))
+    elif sys.argv[1] == "--plans":
+        record_plans(Path(sys.argv[2]))
     else:
         where = Path(sys.argv[1])
         where.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from bisect import insort
@@ -11,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from treadle.coordinator._measures import Application, Spread, Stage
+from treadle.coordinator._plans import fingerprint, shape_of_plan, shape_of_stage
 from treadle.coordinator._spark_submit import parse
 
 __all__ = ["SETTINGS", "read_application"]
@@ -33,10 +33,15 @@ _MOST_STAGES = 5000
 _MOST_SAMPLES = 4096
 _JOIN = re.compile(r"\b(SortMergeJoin|BroadcastHashJoin|ShuffledHashJoin|BroadcastNestedLoopJoin|CartesianProduct)\b")  # fmt: skip
 # What names an error of the service, as ServiceException.isIn does in the driver.
-_OF_SERVICE = ("io.treadle.spark.service.ServiceException", "org.apache.spark.shuffle.FetchFailedException")  # fmt: skip
+_OF_SERVICE = (
+    "io.treadle.spark.service.ServiceException", "org.apache.spark.shuffle.FetchFailedException",
+    "org.apache.spark.shuffle.MetadataFetchFailedException",
+)  # fmt: skip
 _INTERRUPTED = "io.treadle.spark.service.ServiceException$Interrupted"
 _SUBMIT = "org.apache.spark.deploy.SparkSubmit"
-_NODE = re.compile(r"[A-Z][A-Za-z]+")
+_EXECUTION = "spark.sql.execution.id"
+# Jobs that run, queries of which one has failed, and shapes of plans that are remembered.
+_MOST_KNOWN = 5000
 
 
 class _Samples:
@@ -112,7 +117,12 @@ class _Reader:
         self._app = Application()
         self._stages: dict[int, _StageSums] = {}
         self._cores: dict[str, tuple[int, float]] = {}
+        # Of queries, and of stages.
         self._plans: set[str] = set()
+        self._steps: set[str] = set()
+        # The query that a job is of, and queries that the service has failed.
+        self._queries: dict[int, str] = {}
+        self._lost_queries: set[str] = set()
         self._latest = 0.0
         self._failed_jobs: list[str] = []
         self._last_job_failed = False
@@ -146,11 +156,7 @@ class _Reader:
         app.failed = app.ended is not None and self._last_job_failed
         app.failed_by_service = app.failed and self._is_of_service
         app.error = self._failed_jobs[-1] if app.failed and self._failed_jobs else ""
-        app.plan = (
-            hashlib.sha256("\n".join(sorted(self._plans)).encode()).hexdigest()[:16]
-            if self._plans
-            else ""
-        )
+        app.plan = fingerprint(self._plans or self._steps)
         return app
 
     # Events
@@ -210,6 +216,8 @@ class _Reader:
         begun = info.get("Submission Time")
         if begun is not None and one.begun is None:
             one.begun = _seconds(begun)
+        if len(self._steps) < _MOST_KNOWN:
+            self._steps.add(shape_of_stage(info.get("RDD Info", ())))
         scopes = [
             str(rdd.get("Name", "")) + str(rdd.get("Scope", "")) for rdd in info.get("RDD Info", ())
         ]
@@ -258,14 +266,19 @@ class _Reader:
         one.read.add(size)
         one.input.add(got)
 
+    def _job_start(self, event: Any) -> None:
+        query = (event.get("Properties") or {}).get(_EXECUTION)
+        if query is not None and len(self._queries) < _MOST_KNOWN:
+            self._queries[int(event["Job ID"])] = str(query)
+
     def _job_end(self, event: Any) -> None:
+        query = self._queries.pop(int(event.get("Job ID", -1)), "")
         self._note(event["Completion Time"])
         result = event["Job Result"]
         self._last_job_failed = result["Result"] != "JobSucceeded"
         if self._last_job_failed:
             text = str((result.get("Exception") or {}).get("Message", "a job failed"))
-            self._failed_jobs = [*self._failed_jobs, text[:2000]][-5:]
-            self._is_of_service = _is_of_service(text)
+            self._failed(text, query)
             if "FetchFailed" in text or "MetadataFetchFailed" in text:
                 self._app.lost_shuffle = True
 
@@ -277,15 +290,25 @@ class _Reader:
             return
         self._last_job_failed = bool(error)
         if error:
-            self._failed_jobs = [*self._failed_jobs, str(error)[:2000]][-5:]
-            self._is_of_service = _is_of_service(str(error))
+            self._failed(str(error), str(event.get("executionId", "")))
+
+    def _failed(self, text: str, query: str) -> None:
+        """Take a failure. The last one has ended the application: those before it were recovered from.
+
+        A query whose job the service has failed ends its other jobs, and then itself, with errors that need not say so.
+        """
+        self._failed_jobs = [*self._failed_jobs, text[:2000]][-5:]
+        self._is_of_service = _is_of_service(text) or (query != "" and query in self._lost_queries)
+        if self._is_of_service and query and len(self._lost_queries) < _MOST_KNOWN:
+            self._lost_queries.add(query)
 
     def _query(self, event: Any) -> None:
-        plan = str(event["physicalPlanDescription"]).partition("\n\n")[0]
-        if event["Event"].endswith("SparkListenerSQLExecutionStart"):
-            # The operators and their depth; neither their numbers nor the columns.
-            self._plans.add(" ".join(_NODE.findall(plan))[:4000])
-            self._app.joins = dict(Counter(self._app.joins) + Counter(_JOIN.findall(plan)))
+        text = str(event["physicalPlanDescription"])
+        shape = shape_of_plan(text)
+        if shape and len(self._plans) < _MOST_KNOWN:
+            self._plans.add(shape)
+        joins = Counter(_JOIN.findall(text.partition("\n\n")[0]))
+        self._app.joins = dict(Counter(self._app.joins) + joins)
 
     def _stage(self, number: int) -> _StageSums | None:
         if number not in self._stages and len(self._stages) >= _MOST_STAGES:
@@ -306,6 +329,7 @@ _ACTS = {
     "SparkListenerStageSubmitted": _Reader._stage_submitted,
     "SparkListenerStageCompleted": _Reader._stage_completed,
     "SparkListenerTaskEnd": _Reader._task_end,
+    "SparkListenerJobStart": _Reader._job_start,
     "SparkListenerJobEnd": _Reader._job_end,
     "SparkListenerSQLExecutionStart": _Reader._query,
     "SparkListenerSQLExecutionEnd": _Reader._query_end,

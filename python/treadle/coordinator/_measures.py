@@ -68,7 +68,7 @@ class Application:
     failed: bool = False
     error: str = ""
     lost_shuffle: bool = False
-    """Stages failed because rows could not be fetched."""
+    """Stages failed because rows could not be fetched. Spark may have made those rows again."""
     failed_by_service: bool = False
     """The error that it failed with is one of the service: of reading, or of writing."""
     on_service: bool = False
@@ -86,10 +86,15 @@ class Application:
     joins: dict[str, int] = field(default_factory=dict)
     """Joins in the plans of its queries, by kind."""
     plan: str = ""
-    """A fingerprint of the shapes of its plans."""
+    """A fingerprint of the shapes of its plans. Of one that has failed, of those that it came to."""
     skipped_lines: int = 0
     dask: DaskRun | None = None
     """What a client of Dask reported; then there are no stages."""
+
+    @property
+    def whole_plan(self) -> str:
+        """The fingerprint, if it came to its end; else nothing."""
+        return "" if self.ended is None or self.failed else self.plan
 
     @property
     def shuffle_bytes(self) -> int:
@@ -110,11 +115,7 @@ class Application:
             return None
         cause = ""
         if self.failed:
-            cause = (
-                "service"
-                if self.on_service and (self.lost_shuffle or self.failed_by_service)
-                else "job"
-            )
+            cause = "service" if self.on_service and self.failed_by_service else "job"
         return End(
             failed=self.failed,
             cause=cause,

@@ -18,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 from treadle.coordinator import _charts, _store
 from treadle.coordinator._access import COOKIE, Access
 from treadle.coordinator._app import asking, story_of
+from treadle.coordinator._plans import Plans
 from treadle.coordinator._service import Coordinator
 from treadle.coordinator._tuning import Tuning
 
@@ -196,7 +197,10 @@ class _Pages:
         chart = Markup(_charts.story_chart(list(reversed(row["latest"])), changes))
         # Those of an earlier release say less.
         changes = [{"expected": "", "concerns": 0.0, **one} for one in reversed(changes)]
-        return {"row": row, "tuning": tuning, "rule": rule, "changes": changes, "chart": chart}
+        plans = Plans.of(row["history"].get("plans", {}))
+        return {
+            "row": row, "tuning": tuning, "rule": rule, "changes": changes, "chart": chart, "plans": plans,
+        }  # fmt: skip
 
     def rules(self, _request: Request) -> dict[str, Any]:
         return {"rules": self._coordinator.rules}

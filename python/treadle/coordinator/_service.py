@@ -292,11 +292,16 @@ class Coordinator:
 
     # Ends
 
-    def ended(self, identity: str, end: End) -> Future[dict[str, Any]]:
-        """Take the end of a run. The future raises ``KeyError`` if nobody knows it; a second end changes nothing."""
-        return self.database.write(lambda c: self._ended(c, identity, end))
+    def ended(self, identity: str, end: End, plan: str = "") -> Future[dict[str, Any]]:
+        """Take the end of a run. The future raises ``KeyError`` if nobody knows it; a second end changes nothing.
 
-    def _ended(self, connection: sa.Connection, identity: str, end: End) -> dict[str, Any]:
+        ``plan`` is the fingerprint of its plans, if that is known already.
+        """
+        return self.database.write(lambda c: self._ended(c, identity, end, plan))
+
+    def _ended(
+        self, connection: sa.Connection, identity: str, end: End, plan: str
+    ) -> dict[str, Any]:
         row = _store.job_of(connection, identity, to_change=True)
         if row is None:
             raise KeyError(f"there is no job {identity}")
@@ -319,6 +324,8 @@ class Coordinator:
             tuning.recent = []
         trying = tuning.trying.number if tuning.trying else 0
         did_less = not end.failed and history.did_less(end, on_service, trying)
+        if not end.failed and not did_less and history.has_changed(plan, at):
+            self._job_changed(connection, identity, job, history, tuning, now)
         found = judge(job.pattern, end, on_service, history, row["change"])
         decided = None
         if end.failed or not (on_service and end.fallbacks):
@@ -327,6 +334,7 @@ class Coordinator:
                 duration, row["change"], now, failed=end.failed, did_less=did_less
             )
         if decided is not None:
+            decided.decided_by = identity
             _store.note(
                 connection,
                 now,
@@ -378,9 +386,11 @@ class Coordinator:
                 return found
             history, tuning = known
             now = self._clock()
+            is_changed = self._take_plan(connection, row, application, history, tuning, now)
             change = tuning.proposed(proposals, now, self._rules[2])
-            if change is not None:
+            if is_changed or change is not None:
                 _store.keep_recurring(connection, _job(row), history, tuning, now)
+            if change is not None:
                 _store.note(
                     connection,
                     now,
@@ -392,6 +402,40 @@ class Coordinator:
             return found
 
         return self.database.write(write, 30.0)
+
+    def _take_plan(
+        self,
+        connection: sa.Connection,
+        row: Mapping[str, Any],
+        application: Application,
+        history: History,
+        tuning: Tuning,
+        now: float,
+    ) -> bool:
+        """Take the plan of a run whose end was told before its event log was read; return whether it is news."""
+        plan, end = application.whole_plan, application.end()
+        if not plan or end is None or row["ended"] is None:
+            return False
+        trying = tuning.trying.number if tuning.trying else 0
+        if plan in history.plans.current or history.did_less(end, row["verdict"] == _SERVICE, trying):
+            return False
+        if history.has_changed(plan, row["ended"]):
+            self._job_changed(connection, row["id"], _job(row), history, tuning, now)
+        return True
+
+    def _job_changed(
+        self,
+        connection: sa.Connection,
+        identity: str,
+        job: Job,
+        history: History,
+        tuning: Tuning,
+        now: float,
+    ) -> None:
+        durations = [one.duration for one in history.runs if one.change == 0]
+        ended = tuning.job_changed(identity, durations, now)
+        body = {"run": identity, "change": ended.number if ended else 0}
+        _store.note(connection, now, "coordinator", "job changed", job.recurring, body)
 
     def observed(self, application: Application) -> str:
         """Take an application that an event log tells of, with or without a decision; return the id of its run.
@@ -423,7 +467,7 @@ class Coordinator:
             return identity
         end = application.end()
         if end is not None:
-            self.ended(identity, end).result(15)
+            self.ended(identity, end, application.whole_plan).result(15)
         self.measured(identity, application).result(45)
         return identity
 

@@ -20,6 +20,8 @@ _KEPT_CHANGES = 50
 _NOT_AGAIN = 50
 # A failure within so many runs after a change was kept undoes it.
 _DOUBTED_FOR = 5
+# A change in whose trials the job changed so often is not tried again for as many.
+_MOST_ENDED = 2
 # Runs of a trial that did far less than usual, after which it is rolled back.
 _MOST_UNDECIDED = 3
 _MiB = 2**20
@@ -73,7 +75,7 @@ class Change:
     new: float
     evidence: str
     state: str = "proposed"
-    """``proposed``, ``trying``, ``kept`` or ``rolled back``."""
+    """``proposed``, ``trying``, ``kept``, ``replaced``, ``rolled back``, or ``ended``: the job changed meanwhile."""
     reason: str = ""
     ratio: float | None = None
     low: float | None = None
@@ -88,6 +90,8 @@ class Change:
     expected: str = ""
     """What its rule says that it does, and of which share of the tasks' time, 0 to 1."""
     concerns: float = 0.0
+    decided_by: str = ""
+    """The id of the run whose end has decided it."""
 
     @property
     def usual(self) -> float:
@@ -276,6 +280,21 @@ class Tuning:
         """Roll back what is tried, because somebody says so."""
         return self._decide(self.trying, "rolled back", reason, now) if self.trying else None
 
+    def job_changed(self, run: str, durations: Sequence[float], now: float) -> Change | None:
+        """End what is tried or proposed, as the job is another one since this run; return what was tried.
+
+        What the end of that run has decided was decided by another job's runs, too. ``durations`` are those of the runs
+        since then, without a change on trial.
+        """
+        tried = None
+        for one in self.changes:
+            is_decided = one.decided_by == run and one.state in ("kept", "rolled back")
+            if one.state in ("trying", "proposed") or is_decided:
+                tried = one if one.state != "proposed" else tried
+                self._decide(one, "ended", "the job changed: its queries have another plan", now)
+        self.recent = list(durations)[-30:]
+        return tried
+
     def undo(self, number: int, reason: str, now: float) -> Change:
         """Roll back a change that is tried, or that was kept.
 
@@ -334,12 +353,14 @@ class Tuning:
         change.ratio, change.low, change.high = told.ratio, told.low, min(told.high, 1e9)
 
     def _was_tried(self, parameter: str, value: float) -> bool:
-        return any(
-            one.parameter == parameter
-            and one.new == value
-            and (one.state != "rolled back" or self.runs - one.begun_at_run < _NOT_AGAIN)
-            for one in self.changes
-            if one.state != "replaced"
+        same = [one for one in self.changes if (one.parameter, one.new) == (parameter, value)]
+        lately = [one for one in same if self.runs - one.begun_at_run < _NOT_AGAIN]
+        # The change itself may be what gives the job another plan.
+        ended = sum(one.state == "ended" and bool(one.before) for one in lately)
+        return (
+            ended >= _MOST_ENDED
+            or any(one.state == "rolled back" for one in lately)
+            or any(one.state in ("proposed", "trying", "kept") for one in same)
         )
 
     def _forget(self) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from treadle.coordinator._plans import Plans
+
 __all__ = ["Alert", "End", "History", "Run", "judge", "noise_of"]
 
 # Failures in a row on the service after which a recurring job is taken off it.
@@ -112,6 +114,8 @@ class Run:
     input_bytes: int = 0
     stages: int = 0
     input_rows: int = 0
+    at: float = 0.0
+    """When it ended, seconds since 1970."""
 
 
 @dataclass
@@ -126,6 +130,7 @@ class History:
     """Why it is not taken onto the service; empty: it may be."""
     silent: int = 0
     """So many of the failures are runs without an end."""
+    plans: Plans = field(default_factory=Plans)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> History:
@@ -136,6 +141,7 @@ class History:
             values.get("failures", 0),
             values.get("taken_off", ""),
             values.get("silent", 0),
+            Plans.of(values.get("plans", {})),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -149,6 +155,7 @@ class History:
                 r.input_bytes,
                 r.stages,
                 r.input_rows,
+                r.at,
             ]
             for r in self.runs
         ]
@@ -157,7 +164,18 @@ class History:
             "failures": self.failures,
             "taken_off": self.taken_off,
             "silent": self.silent,
+            "plans": self.plans.to_dict(),
         }
+
+    def has_changed(self, plan: str, ended: float) -> bool:
+        """Take the plan of a run that ended at a time; return whether the job is another one by it.
+
+        Then only runs that ended since count: those before were of the other one.
+        """
+        if not plan or not self.plans.changed(plan, ended):
+            return False
+        self.runs = [one for one in self.runs if one.at >= ended]
+        return True
 
     def was_only_silent(self, end: End) -> bool:
         """Take back the failure that a run without an end was; return whether its job is put back by that.
@@ -263,7 +281,7 @@ def judge(name: str, end: End, on_service: bool, history: History, change: int =
     history.runs.append(
         Run(
             end.duration, end.shuffle_bytes or 0, on_service, change, end.input_bytes or 0,
-            end.stages or 0, end.input_rows or 0,
+            end.stages or 0, end.input_rows or 0, end.at or 0.0,
         )
     )  # fmt: skip
     del history.runs[:-RUNS_KEPT]

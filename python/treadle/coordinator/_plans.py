@@ -171,6 +171,7 @@ class Plans:
             self.current.append(plan)
             return False
         is_first = not self.current
-        self.left = [*(one for one in self.left if one != plan), *self.current][-_MOST_LEFT:]
+        left = dict.fromkeys([*self.left, *self.current])
+        self.left = [one for one in left if one != plan][-_MOST_LEFT:]
         self.current, self.since = [plan], at
         return not is_first

@@ -21,6 +21,26 @@ def test_an_end_counts_once(served: Served) -> None:
     assert served.viewer.get("/api/alerts?only_open=false").json()[0]["closed_by"] == "the operator"
 
 
+def test_servers_that_a_run_has_lost_are_shown_and_told(served: Served) -> None:
+    served.rule()
+    for name, lost in (("none", 0), ("one", 1), ("three", 3)):
+        served.decide(name)
+        served.end(name, duration=10.0, lost_servers=lost)
+    found = {one["job"]: one["text"] for one in served.viewer.get("/api/alerts").json()}
+    assert found == {
+        "one": "daily * lost a shuffle server with its rows, and went on",
+        "three": "daily * lost 3 shuffle servers with its rows, and went on",
+    }
+    assert [one.kind for one in served.told] == ["lost servers", "lost servers"]
+    assert served.viewer.get("/api/decisions/three").json()["lost_servers"] == 3
+    assert "3 servers lost" in served.viewer.get("/jobs/three").text
+    assert "3 lost" in served.viewer.get("/jobs").text
+    # Those of a job on stock shuffle are not the service's.
+    served.operator.post("/api/switch", json={"is_on": False})
+    served.decide("stock")
+    assert served.end("stock", duration=10.0, lost_servers=1)["alerts"] == []
+
+
 def test_a_job_that_fails_twice_is_taken_off_until_it_is_put_back(served: Served) -> None:
     served.rule()
     for n in range(2):

@@ -586,6 +586,60 @@ def test_a_failure_of_the_service_while_it_writes_is_its_own(error, cause, told_
     assert (end.failed, end.cause) == (True, cause)
 
 
+LOST = "Job aborted: org.apache.spark.shuffle.MetadataFetchFailedException: Missing an output location"
+OWN = "Job aborted due to stage failure: ZeroDivisionError: division by zero"
+
+
+def job_start(number: int, query: str | None = None) -> dict:
+    properties = {} if query is None else {"spark.sql.execution.id": query}
+    return {"Event": "SparkListenerJobStart", "Job ID": number, "Properties": properties}
+
+
+def job_end(number: int, error: str = "") -> dict:
+    result = {"Result": "JobFailed", "Exception": {"Message": error}} if error else {"Result": "JobSucceeded"}  # fmt: skip
+    return {"Event": "SparkListenerJobEnd", "Job ID": number, "Completion Time": MOMENT, "Job Result": result}  # fmt: skip
+
+
+def query_end(number: int, error: str) -> dict:
+    name = "org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionEnd"
+    return {"Event": name, "executionId": number, "time": MOMENT, "errorMessage": error}
+
+
+# A stage that is made again, as its rows could not be fetched.
+FETCH = {
+    "Event": "SparkListenerStageCompleted",
+    "Stage Info": {"Stage ID": 1, "Failure Reason": "org.apache.spark.shuffle.FetchFailedException: gone"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("events", "cause"),
+    [
+        # Rows were made again, and then the user's code fails: in a job, in a query, after a job that was lost.
+        ([FETCH, job_end(1), job_end(2, OWN)], "job"),
+        ([FETCH, job_start(1, "4"), job_end(1), query_end(4, "ValueError: no")], "job"),
+        ([job_start(1), job_end(1, LOST), job_start(2), job_end(2, OWN)], "job"),
+        ([job_start(1, "4"), job_end(1, LOST), query_end(4, LOST), query_end(5, OWN)], "job"),
+        ([job_end(1, OWN), job_end(2, LOST)], "service"),
+        # The query that the service fails ends its other jobs, and need not say why it fails itself.
+        ([job_start(1, "4"), job_start(2, "4"), job_end(1, LOST), job_end(2, "Job 2 cancelled")], "service"),
+        ([job_start(1, "4"), job_end(1, LOST), query_end(4, "Job aborted.")], "service"),
+        # Other jobs still run when the driver ends because of it.
+        ([job_end(1, LOST), job_end(2, "Job 2 cancelled because SparkContext was shut down")], "service"),
+        ([job_end(1, LOST), job_end(2)], ""),
+        ([FETCH, job_end(1)], ""),
+    ],
+)  # fmt: skip
+def test_only_the_failure_that_ended_a_job_says_whose_it_was(events, cause) -> None:
+    manager = {"spark.shuffle.manager": "io.treadle.spark.TreadleShuffleManager"}
+    environment = {"Event": "SparkListenerEnvironmentUpdate", "Spark Properties": manager}
+    last = {"Event": "SparkListenerApplicationEnd", "Timestamp": MOMENT + 1000}
+    app = read_application(map(json.dumps, [START, environment, *events, last]))
+    end = app.end()
+    assert end is not None
+    assert (end.failed, end.cause, app.skipped_lines) == (bool(cause), cause, 0)
+
+
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 
 

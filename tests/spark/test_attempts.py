@@ -71,6 +71,36 @@ def test_the_attempt_after_one_that_the_service_failed_is_without_it(
     assert not is_stock(other.begin(2))
 
 
+def test_an_attempt_after_a_failure_of_the_service_and_then_another_is_with_it(
+    new_place: Callable[[], Place], tmp_path: Path
+) -> None:
+    place = new_place()
+    servers = place.serve("a", "b")
+    attempts = Attempts(place, tmp_path / "staging")
+    first = attempts.begin(1, {"spark.treadle.timeout": "5s"})
+    gates = tmp_path / "gates"
+    gates.mkdir()
+    job = first.begin("kept", str(gates), 4, 3)
+    ready = gates / "between-begun"
+    until(lambda: ready.exists() or first.process.poll() is not None, first.said, LONG)
+    for name in ("a", "b"):
+        servers.kill(name)
+    (gates / "between").touch()
+    until(lambda: len(first.answers) > job, first.said, LONG)
+    assert first.answers[job][0] == "error"
+    until(lambda: len(attempts.noted()) == 1, first.said, LONG)
+    for name in ("c", "d"):
+        servers.begin(name)
+    servers.ready()
+    # The program goes on, and its own code fails.
+    failing = first.begin("failing")
+    until(lambda: len(first.answers) > failing, first.said, LONG)
+    assert "ZeroDivisionError" in first.answers[failing][1]
+    first.stop()
+    assert attempts.noted() == []
+    assert not is_stock(attempts.begin(2))
+
+
 def test_an_attempt_after_another_failure_is_with_the_service(
     shared_place: Place, tmp_path: Path
 ) -> None:

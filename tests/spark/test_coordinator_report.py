@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from application_support import LONG
+from application_support import LONG, all_copies_are_lost
 from conftest import Place
+from treadle.coordinator._event_log import read_application
 from waiting import until
 
 
@@ -71,6 +72,7 @@ def test_an_end_is_reported(shared_place: Place, coordinator: Coordinator) -> No
     written = [one["Task Metrics"]["Shuffle Write Metrics"]["Shuffle Bytes Written"] for one in tasks]  # fmt: skip
     assert end["shuffle_bytes"] == sum(written) > 0
     assert (end["failed"], end["error"], end["fallbacks"]) == (False, "", 0)
+    assert end["lost_servers"] == 0
     assert end["duration"] > 0
 
 
@@ -118,3 +120,27 @@ def test_a_failure_of_the_service_while_it_writes_is_its_own(
     until(lambda: bool(coordinator.told), application.said, LONG)
     ((_, _, end),) = coordinator.told
     assert (end["failed"], end["cause"], end["fallbacks"]) == (True, "service", 0), end["error"]
+
+
+def test_lost_servers_are_counted_and_a_loss_that_was_made_good_is_not_why_a_users_code_fails(
+    new_place: Callable[[], Place], gates: Path, coordinator: Coordinator
+) -> None:
+    place = new_place()
+    servers = place.serve("a", "b")
+    application = place.application(coordinator.settings, master="local[2]")
+    # Readers find that all rows are gone, and the maps run again.
+    all_copies_are_lost(application, gates, servers, 4, 3)
+    failing = application.begin("failing")
+    until(lambda: len(application.answers) > failing, application.said, LONG)
+    assert application.answers[failing][0] == "error"
+    events = application.stop()
+    until(lambda: bool(coordinator.told), application.said, LONG)
+    ((_, _, end),) = coordinator.told
+    assert (end["failed"], end["cause"], end["lost_servers"]) == (True, "job", 2), end["error"]
+    # As the event log tells it.
+    lines = map(json.dumps, events)
+    told = read_application(lines)
+    assert told.lost_shuffle
+    found = told.end()
+    assert found is not None
+    assert (found.failed, found.cause) == (True, "job")

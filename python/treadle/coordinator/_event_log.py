@@ -39,6 +39,7 @@ _OF_SERVICE = (
 )  # fmt: skip
 _INTERRUPTED = "io.treadle.spark.service.ServiceException$Interrupted"
 _SUBMIT = "org.apache.spark.deploy.SparkSubmit"
+_STOPPED = "cancelled because SparkContext was shut down"
 _EXECUTION = "spark.sql.execution.id"
 # Jobs that run, queries of which one has failed, and shapes of plans that are remembered.
 _MOST_KNOWN = 5000
@@ -274,11 +275,13 @@ class _Reader:
     def _job_end(self, event: Any) -> None:
         query = self._queries.pop(int(event.get("Job ID", -1)), "")
         self._note(event["Completion Time"])
-        result = event["Job Result"]
+        result, had_failed = event["Job Result"], self._last_job_failed
         self._last_job_failed = result["Result"] != "JobSucceeded"
         if self._last_job_failed:
             text = str((result.get("Exception") or {}).get("Message", "a job failed"))
-            self._failed(text, query)
+            # What still runs when the driver ends because of a failure is no failure of its own.
+            if not had_failed or _STOPPED not in text:
+                self._failed(text, query)
             if "FetchFailed" in text or "MetadataFetchFailed" in text:
                 self._app.lost_shuffle = True
 

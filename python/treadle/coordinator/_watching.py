@@ -57,6 +57,7 @@ class End:
     fallbacks: int = 0
     """Shuffles that ran on stock shuffle although the job was on the service."""
     lost_servers: int = 0
+    """Shuffle servers with rows of it that were lost."""
     at: float | None = None
     """Seconds since 1970; by default when it is reported."""
 
@@ -221,7 +222,7 @@ class Alert:
     """What somebody should look at."""
 
     kind: str
-    """``failed``, ``fell back``, ``slower`` or ``taken off``."""
+    """``failed``, ``fell back``, ``lost servers``, ``slower`` or ``taken off``."""
     text: str
 
 
@@ -239,6 +240,10 @@ def noise_of(durations: Sequence[float]) -> float:
 def judge(name: str, end: End, on_service: bool, history: History, change: int = 0) -> list[Alert]:
     """Take the end of a run into its history, and return the alerts that it gives."""
     alerts = []
+    if on_service and end.lost_servers:
+        servers = "a shuffle server" if end.lost_servers == 1 else f"{end.lost_servers} shuffle servers"
+        how = "failed" if end.failed else "went on"
+        alerts.append(Alert("lost servers", f"{name} lost {servers} with its rows, and {how}"))
     if end.failed:
         if on_service and end.cause == "service":
             alerts.append(

@@ -1,6 +1,6 @@
 package io.treadle.spark;
 
-import io.treadle.spark.service.ServiceException;
+import io.treadle.spark.service.Failures;
 import java.io.IOException;
 import java.io.OutputStream;
 import java.net.HttpURLConnection;
@@ -18,11 +18,11 @@ import org.apache.spark.scheduler.SparkListenerApplicationEnd;
 import org.apache.spark.scheduler.SparkListenerApplicationStart;
 import org.apache.spark.scheduler.SparkListenerEvent;
 import org.apache.spark.scheduler.SparkListenerJobEnd;
+import org.apache.spark.scheduler.SparkListenerJobStart;
 import org.apache.spark.scheduler.SparkListenerStageCompleted;
 import org.apache.spark.scheduler.SparkListenerTaskEnd;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
-import scala.Option;
 
 /**
  * Tells the coordinator how an application ended, which had a decision of it. Nothing here fails an application: it is
@@ -46,9 +46,7 @@ public final class CoordinatorReport extends SparkListener {
   private long blockedMillis;
   private long retries;
   private int stages;
-  private boolean hasFailed;
-  private boolean hasLostShuffle;
-  private String error = "";
+  private final Failures failures = new Failures();
 
   public CoordinatorReport(SparkConf conf) {
     this.conf = conf;
@@ -86,46 +84,30 @@ public final class CoordinatorReport extends SparkListener {
 
   @Override
   public void onStageCompleted(SparkListenerStageCompleted event) {
-    Option<String> failure = event.stageInfo().failureReason();
-    if (failure.isEmpty()) {
+    if (event.stageInfo().failureReason().isEmpty()) {
       stages++;
-    } else {
-      hasLostShuffle |= failure.get().contains("FetchFailed");
     }
+  }
+
+  @Override
+  public void onJobStart(SparkListenerJobStart event) {
+    failures.began(event);
   }
 
   @Override
   public void onJobEnd(SparkListenerJobEnd event) {
-    // The last one counts: an application may go on after a job that failed.
-    hasFailed = !event.jobResult().getClass().getSimpleName().startsWith("JobSucceeded");
-    if (hasFailed) {
-      error = event.jobResult().toString();
-    }
+    failures.ended(event);
   }
 
   @Override
   public void onOtherEvent(SparkListenerEvent event) {
-    // It is of Spark SQL, which is not there in each application. A driver that dies after a query's jobs says so here.
-    if (!event.getClass().getSimpleName().equals("SparkListenerSQLExecutionEnd")) {
-      return;
-    }
-    try {
-      Object told = event.getClass().getMethod("errorMessage").invoke(event);
-      if (told instanceof Option && ((Option<?>) told).isDefined()) {
-        String message = String.valueOf(((Option<?>) told).get());
-        hasFailed = !message.isEmpty();
-        error = hasFailed ? message : error;
-      }
-    } catch (ReflectiveOperationException older) {
-      LOG.debug("This Spark does not say how queries end", older);
-    }
+    failures.other(event);
   }
 
   @Override
   public void onApplicationEnd(SparkListenerApplicationEnd event) {
-    String body = body(event.time());
-    // Looking up a name has no timeout of its own.
-    Thread thread = new Thread(() -> send(body), "treadle-report");
+    // Looking up a name has no timeout of its own. The master of the shuffles runs until all listeners were told.
+    Thread thread = new Thread(() -> send(body(event.time())), "treadle-report");
     thread.setDaemon(true);
     thread.start();
     try {
@@ -139,16 +121,18 @@ public final class CoordinatorReport extends SparkListener {
   }
 
   private String body(long ended) {
-    String cause = hasFailed ? (hasLostShuffle || ServiceException.isIn(error) ? "service" : "job") : "";
+    boolean hasFailed = failures.hasFailed();
+    String cause = hasFailed ? (failures.isOfService() ? "service" : "job") : "";
+    String error = failures.error();
     String text = error.substring(0, Math.min(error.length(), LONGEST_ERROR));
     return String.format(
         Locale.ROOT,
         "{\"failed\": %b, \"cause\": \"%s\", \"error\": \"%s\", \"duration\": %.3f, \"at\": %.3f, "
             + "\"shuffle_bytes\": %d, \"input_bytes\": %d, \"input_rows\": %d, \"stages\": %d, "
-            + "\"blocked\": %.3f, \"retries\": %d, \"fallbacks\": %d}",
+            + "\"blocked\": %.3f, \"retries\": %d, \"fallbacks\": %d, \"lost_servers\": %d}",
         hasFailed,
         cause,
-        hasFailed ? escaped(text) : "",
+        escaped(text),
         Math.max(0, ended - began) / 1e3,
         ended / 1e3,
         shuffled,
@@ -157,7 +141,8 @@ public final class CoordinatorReport extends SparkListener {
         stages,
         blockedMillis / 1e3,
         retries,
-        Reliability.fallbacks());
+        Reliability.fallbacks(),
+        Reliability.lostServers());
   }
 
   /** As a text of JSON, in ASCII: halves of characters and signs of control are escaped, too. */

@@ -17,7 +17,9 @@ import org.apache.hadoop.fs.Path;
 import org.apache.spark.SparkConf;
 import org.apache.spark.deploy.SparkHadoopUtil;
 import org.apache.spark.scheduler.SparkListener;
+import org.apache.spark.scheduler.SparkListenerEvent;
 import org.apache.spark.scheduler.SparkListenerJobEnd;
+import org.apache.spark.scheduler.SparkListenerJobStart;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -39,7 +41,9 @@ final class Attempts extends SparkListener {
   private final SparkConf conf;
   private final Path file;
 
-  /** A job failed because of the service, and none has succeeded since. */
+  private final Failures failures = new Failures();
+
+  /** The last failure is the service's, and no job has succeeded since. */
   private boolean isMarked;
 
   private Attempts(SparkConf conf, Path file) {
@@ -84,17 +88,30 @@ final class Attempts extends SparkListener {
   }
 
   @Override
+  public void onJobStart(SparkListenerJobStart event) {
+    failures.began(event);
+  }
+
+  @Override
   public void onJobEnd(SparkListenerJobEnd event) {
-    String text = event.jobResult().toString();
-    boolean hasFailed = !event.jobResult().getClass().getSimpleName().startsWith("JobSucceeded");
-    boolean isOurs = hasFailed && ServiceException.isIn(text);
+    failures.ended(event);
+    mark();
+  }
+
+  @Override
+  public void onOtherEvent(SparkListenerEvent event) {
+    failures.other(event);
+    mark();
+  }
+
+  private void mark() {
     try {
-      if (isOurs) {
-        String line = line(text);
+      if (failures.isOfService() && !isMarked) {
+        String line = line(failures.error());
         within(() -> write(conf, file, line));
         isMarked = true;
-      } else if (isMarked && !hasFailed) {
-        // The application goes on.
+      } else if (isMarked && !failures.isOfService()) {
+        // The application goes on, or fails for another reason.
         within(() -> delete(conf, file));
         isMarked = false;
       }

@@ -1,7 +1,11 @@
 package io.treadle.spark.service;
 
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.DataInputStream;
 import java.io.IOException;
+import java.util.HashSet;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
@@ -156,6 +160,26 @@ final class Driver implements RpcEndpoint {
   /** See {@link Native#records}. */
   String records(long millis) throws ServiceException {
     return Native.records(service, millis, Interrupt.ofThread());
+  }
+
+  /** How many servers that had rows of the application were lost, as the records of its shuffles say. */
+  int lostServers(long millis) {
+    Set<String> lost = new HashSet<>();
+    try {
+      for (JsonNode record : new ObjectMapper().readTree(records(millis))) {
+        for (JsonNode trouble : record.path("troubles")) {
+          // "server NAME was lost", and why.
+          String what = trouble.path("what").asText();
+          int end = what.indexOf(" was lost");
+          if (end > 0) {
+            lost.add(what.substring(0, end));
+          }
+        }
+      }
+    } catch (IOException | RuntimeException error) {
+      LOG.debug("How many servers were lost is not known", error);
+    }
+    return lost.size();
   }
 
   void unregister(int shuffleId) {

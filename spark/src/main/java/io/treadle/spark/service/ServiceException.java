@@ -13,7 +13,8 @@ public class ServiceException extends IOException {
   /** Whether a job's failure names an error of the service. Stack traces of other errors have other classes of ours. */
   public static boolean isIn(String failure) {
     return failure.replace(Interrupted.class.getName(), "").contains(ServiceException.class.getName())
-        || failure.contains("org.apache.spark.shuffle.FetchFailedException");
+        || failure.contains("org.apache.spark.shuffle.FetchFailedException")
+        || failure.contains("org.apache.spark.shuffle.MetadataFetchFailedException");
   }
 
   /** All copies of some rows are lost: {@link Native#lost} names the maps that must run again. */

@@ -27,6 +27,9 @@ public final class ServiceShuffles implements ShuffleImplementation {
   /** The most maps of a shuffle, and the most partitions. */
   private static final int MOST = 1 << 20;
 
+  /** How long the end of an application waits for the records of its shuffles. */
+  private static final long COUNT_MILLIS = 1_000;
+
   private final SparkConf conf;
   private final Settings settings;
 
@@ -181,6 +184,8 @@ public final class ServiceShuffles implements ShuffleImplementation {
         context.get().addSparkListener(attempts);
       }
       page.began(driver);
+      Driver own = driver;
+      Reliability.countLostServers(() -> own.lostServers(COUNT_MILLIS));
     }
     return driver;
   }

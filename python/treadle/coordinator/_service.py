@@ -23,6 +23,7 @@ from treadle.coordinator._diagnosis import Finding, diagnose
 from treadle.coordinator._dry_run import DryRun, try_rule
 from treadle.coordinator._jobs import LONGEST, Job, is_text, kept_text
 from treadle.coordinator._measures import Application
+from treadle.coordinator._placement import PLACE, is_large, part_of, place
 from treadle.coordinator._rules import DEFAULT_SETTINGS, Rule, Rules, decide
 from treadle.coordinator._tuning import Change, Proposal, Tuning, Window
 from treadle.coordinator._watching import Alert, End, History, judge
@@ -90,6 +91,7 @@ class Coordinator:
         self._clock = clock
         # Of the writer's thread alone.
         self._promised, self._summed = 0, -math.inf
+        self._placed: Counter[str] = Counter()
         # Read anew by each writing transaction that changes them. Readers take the whole tuple.
         self._lock = threading.Lock()
         self._rules: tuple[Rules, bool, tuple[Window, ...]]
@@ -141,6 +143,8 @@ class Coordinator:
         there = set(memory)
         rows: dict[str, dict[str, Any]] = {}
         following: dict[str, Job] = {}
+        # Large jobs of this transaction, by their parts of the servers.
+        self._placed.clear()
         for one in asked:
             if one.identity not in rows:
                 history, tuning = memory.setdefault(one.job.recurring, (History(), Tuning()))
@@ -181,7 +185,7 @@ class Coordinator:
         rule = verdict[2]
         found: dict[str, str] = {}
         if uses_service:
-            found = self._settings_of_service(job, rule, admission, expected)
+            found = self._settings_of_service(connection, job, rule, admission, expected, now)
         if self.is_on and not _is_other(question.manager):
             # Otherwise no rule was asked, and what one has said stays.
             mode = rule.tuning if rule else ""
@@ -272,7 +276,13 @@ class Coordinator:
         return self._promised
 
     def _settings_of_service(
-        self, job: Job, rule: Rule | None, admission: Admission, expected: Forecast
+        self,
+        connection: sa.Connection,
+        job: Job,
+        rule: Rule | None,
+        admission: Admission,
+        expected: Forecast,
+        now: float,
     ) -> dict[str, str]:
         found = {} if job.engine != "spark" else dict(DEFAULT_SETTINGS)
         if self._servers is not None:
@@ -288,7 +298,22 @@ class Coordinator:
         if job.engine == "spark" and expected.bytes is not None:
             # Servers place a shuffle by what all of the job's may have.
             found["spark.treadle.expectedBytes"] = str(expected.bytes)
+            size = expected.bytes * admission.copies
+            if part := self._part(connection, size, now):
+                found[PLACE] = part
+                self._placed[part] += size
         return {**found, **(rule.settings if rule else {})}
+
+    def _part(self, connection: sa.Connection, size: int, now: float) -> str:
+        """Return the part of the servers for a job of so many bytes: one where no other large one is."""
+        room = self._room()
+        if room is None or not is_large(size, room.servers):
+            return ""
+        beside = Counter(self._placed)
+        for settings, other in _store.placed(connection, now, size // 8):
+            if part := part_of(settings):
+                beside[part] += other
+        return place(size, room.servers, room.free_bytes, beside)
 
     # Ends
 

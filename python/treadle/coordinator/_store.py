@@ -54,6 +54,7 @@ __all__ = [
     "note",
     "overview",
     "past",
+    "placed",
     "promised",
     "recurring_of",
     "recurring_of_all",
@@ -292,6 +293,14 @@ def promised(connection: sa.Connection, now: float) -> int:
     total = sa.func.coalesce(sa.func.sum(jobs.c.predicted_bytes * jobs.c.copies), 0)
     running = sa.and_(jobs.c.state == RUNNING, jobs.c.at > now - _PROMISED_FOR)
     return int(connection.execute(sa.select(total).where(running)).scalar() or 0)
+
+
+def placed(connection: sa.Connection, now: float, least: int) -> list[tuple[dict[str, str], int]]:
+    """Return the settings of running jobs that were admitted with so many bytes or more, all copies, and those bytes."""
+    size = jobs.c.predicted_bytes * jobs.c.copies
+    running = sa.and_(jobs.c.state == RUNNING, jobs.c.at > now - _PROMISED_FOR, size >= least)
+    query = sa.select(jobs.c.settings, size).where(running)
+    return [(row[0], int(row[1])) for row in connection.execute(query)]
 
 
 def jobs_page(

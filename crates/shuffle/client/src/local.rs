@@ -38,6 +38,7 @@ impl Master {
             lease: LEASE,
             is_told: false,
             registry: None,
+            place: None,
         };
         let started = ShuffleMaster::start(options, &mut Wait::within(SILENCE));
         started

@@ -12,7 +12,7 @@ use treadle_security::secret::{Secret, SecretError, random};
 use treadle_security::tls::TlsOptions;
 use treadle_shuffle::{ApplicationId, Tenant};
 use treadle_shuffle_registry::Location;
-use treadle_shuffle_service::{MemberOptions, RegistryOptions};
+use treadle_shuffle_service::{MemberOptions, Place, RegistryOptions};
 
 use crate::{At, Error, Kind};
 
@@ -29,6 +29,7 @@ pub struct Options {
     pub(crate) priority: u32,
     pub(crate) own_master: bool,
     pub(crate) listen: Option<String>,
+    pub(crate) place: Option<Place>,
     net: Net,
 }
 
@@ -43,6 +44,7 @@ impl Options {
             priority: 1,
             own_master: true,
             listen: None,
+            place: None,
             net: Net {
                 connect_timeout: CONNECT,
                 ..Net::default()
@@ -89,6 +91,18 @@ impl Options {
     pub fn listen(mut self, address: impl Into<String>) -> Self {
         self.listen = Some(address.into());
         self
+    }
+
+    /// Where the shuffles of an own master are to be: `1/2` is the first half of the servers, as long as servers of it take
+    /// rows. Large applications that run together are given different parts. By default all servers.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: it is no part.
+    pub fn place(mut self, part: &str) -> Result<Self, Error> {
+        let at = At::Service("choosing a part of the servers".into());
+        let place = part.parse();
+        self.place = Some(place.map_err(|reason| Error::Invalid { at, reason })?);
+        Ok(self)
     }
 
     /// Proves this secret, of 16 to 1024 bytes.

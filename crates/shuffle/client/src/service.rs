@@ -290,6 +290,7 @@ fn own_master(
             lease: LEASE,
             is_told: false,
             registry: Some(options.registered(registry.clone())),
+            place: options.place,
         },
         wait,
     );

@@ -91,7 +91,7 @@ struct Shuffle {
     plan: Option<Arc<Plan>>,
     /// Who was told, and is told what changes.
     followers: BTreeSet<ServerId>,
-    /// Servers that have fallen behind the others: they get partitions if there are no others.
+    /// Servers that have fallen behind the others, or are to be avoided: they get partitions if there are no others.
     slow: BTreeSet<ServerId>,
     /// Shares that were below the middle when partitions were assigned.
     shares: BTreeMap<ServerId, u32>,
@@ -287,6 +287,11 @@ impl Master {
             }
             MasterEvent::Lost(server) => self.lost(server, effects),
             MasterEvent::Register { shuffle, spec } => self.register(shuffle, spec)?,
+            MasterEvent::Avoid { shuffle, servers } => {
+                if let Some(shuffle) = self.shuffles.get_mut(&shuffle) {
+                    shuffle.slow.extend(servers);
+                }
+            }
             MasterEvent::End(shuffle) => self.end(shuffle, effects),
             MasterEvent::Message { from, message } => self.hear(from, message, effects),
         }

@@ -117,7 +117,10 @@ impl Recorder {
                 }
             }
             MasterEvent::Message { from, message } => self.heard(now, *from, message),
-            MasterEvent::Joined(_) | MasterEvent::Standing { .. } | MasterEvent::Draining(_) => {}
+            MasterEvent::Joined(_)
+            | MasterEvent::Standing { .. }
+            | MasterEvent::Draining(_)
+            | MasterEvent::Avoid { .. } => {}
         }
     }
 

@@ -52,7 +52,7 @@ fn used(env: &Env<'_>, array: &JLongArray<'_>) -> Result<Used, Thrown> {
 }
 
 /// How a process connects. `settings`: the secret's file, the authority, the certificate, its key, the address of an own
-/// master, each of which may be null; and `true` to connect to other machines without TLS.
+/// master, and the part of the servers for its shuffles, each of which may be null; and `true` to connect to other machines without TLS.
 fn options(
     env: &mut Env<'_>,
     name: &JString<'_>,
@@ -65,7 +65,7 @@ fn options(
         let setting = settings.get_element(env, at)?;
         given.push(text(env, &setting)?);
     }
-    let [secret, authority, certificate, key, listen] = &given[..] else {
+    let [secret, authority, certificate, key, listen, place] = &given[..] else {
         return Err(Thrown::Argument(format!("{} settings", given.len())));
     };
     let mut options = Options::new();
@@ -90,6 +90,9 @@ fn options(
     }
     if let Some(listen) = listen {
         options = options.listen(listen);
+    }
+    if let Some(place) = place {
+        options = options.place(place)?;
     }
     Ok(match insecure {
         true => options.insecure(),

@@ -21,6 +21,7 @@
 //! | `member` | the connection of a process to the master, with the shuffle plane of that process |
 //! | `observer` | what a member does with rows, for the trace of its process |
 //! | `page` | the dashboard of a master and of a server |
+//! | `place` | the part of the servers where an application's shuffles are to be |
 //! | `server` | a member that holds partitions, and that others connect to |
 //!
 //! A member that is connected is there, one whose connection has ended is lost. A process that comes
@@ -35,6 +36,7 @@ mod master;
 mod member;
 mod observer;
 mod page;
+mod place;
 mod protocol;
 mod records;
 mod room;
@@ -48,6 +50,7 @@ pub use error::ServiceError;
 pub use master::{MasterOptions, RegistryOptions, ShuffleMaster};
 pub use member::{About, Member, MemberOptions};
 pub use observer::Observer;
+pub use place::Place;
 pub use server::{ServerOptions, ShuffleServer};
 
 /// The service of connections to the master, in their handshake.

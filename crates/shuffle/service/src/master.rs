@@ -34,6 +34,7 @@ use crate::master::state::State;
 use crate::master::visitor::Members;
 use crate::member::{Member as Registered, MemberOptions};
 use crate::page::{About, json_page, refusals, serve};
+use crate::place::Place;
 use crate::{LINKS, SERVICE, ServiceError};
 
 /// How often leases are looked at.
@@ -66,6 +67,8 @@ pub struct MasterOptions {
     pub is_told: bool,
     /// Where the master learns of servers. `None`: they join this one.
     pub registry: Option<RegistryOptions>,
+    /// The part of the servers where its shuffles are to be. `None`: all.
+    pub place: Option<Place>,
 }
 
 /// The registry of a master's servers, and what the master is there.

@@ -182,6 +182,7 @@ impl ShuffleMaster {
             lease: seconds("lease", lease)?,
             is_told: told,
             registry: registry.transpose()?,
+            place: None,
         };
         let doing = match &options.registry {
             Some(registry) => match &registry.location {

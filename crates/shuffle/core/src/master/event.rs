@@ -70,6 +70,11 @@ pub enum MasterEvent {
         shuffle: ShuffleId,
         spec: Spec,
     },
+    /// Of a shuffle that nobody has asked for yet: other servers are to have its partitions, as long as there are some.
+    Avoid {
+        shuffle: ShuffleId,
+        servers: Vec<ServerId>,
+    },
     /// A shuffle is over: nobody will read it any more.
     End(ShuffleId),
     /// A process says something.

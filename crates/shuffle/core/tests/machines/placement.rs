@@ -96,6 +96,46 @@ fn what_is_placed_stays_when_rooms_change_and_no_plan_is_made_anew() {
 }
 
 #[test]
+fn servers_that_are_to_be_avoided_get_partitions_if_there_are_no_others() {
+    let begun = |avoided: &[u32], head: &mut Head| {
+        let spec = Spec {
+            copies: 2,
+            ..spec(1, 240)
+        };
+        head.event(MasterEvent::Register {
+            shuffle: OTHER,
+            spec,
+        });
+        head.event(MasterEvent::Avoid {
+            shuffle: OTHER,
+            servers: avoided.iter().copied().map(server_id).collect(),
+        });
+        head.hear(0, ToMaster::Join(OTHER));
+    };
+    let used = |head: &Head| -> BTreeSet<u32> {
+        let plan = head.plan_of(OTHER).unwrap();
+        let holders = plan.groups.iter().flat_map(|group| group.holders());
+        holders.map(|server| server.node).collect()
+    };
+    let mut head = four();
+    begun(&[0, 3], &mut head);
+    assert_eq!(used(&head), [1, 2].into());
+    // Second copies are in another failure domain.
+    head.event(MasterEvent::Lost(server_id(2)));
+    let after = used(&head);
+    assert!(after.contains(&1) && after.len() > 1, "{after:?}");
+    let mut head = four();
+    begun(&[0, 1, 2, 3], &mut head);
+    assert_eq!(used(&head), [0, 1, 2, 3].into());
+    // A shuffle that has ended is none any more.
+    head.event(MasterEvent::End(OTHER));
+    head.event(MasterEvent::Avoid {
+        shuffle: OTHER,
+        servers: [server_id(0)].into(),
+    });
+}
+
+#[test]
 fn a_server_without_room_gets_nothing_until_it_has_some() {
     let mut head = four();
     weigh(&mut head, 2, 0);

@@ -112,6 +112,13 @@ impl State {
             spec: spec.clone(),
         };
         self.tell(event)?;
+        if let Some(place) = self.place {
+            let staying = self.members.iter();
+            let staying = staying.filter(|(_, it)| it.hello.is_server() && !it.is_leaving);
+            let named = staying.map(|(&id, member)| (self.name(id), &*member.hello.name));
+            let servers = place.others(named);
+            self.tell(MasterEvent::Avoid { shuffle, servers })?;
+        }
         self.records.begun(shuffle, &spec, &is.name, &client);
         self.last_shuffle = shuffle.0;
         self.leases.grant(tenant.application, shuffle, awake::now());

@@ -16,6 +16,7 @@ use crate::master::known::Known;
 use crate::master::membership::Member;
 use crate::master::pushed::Pushed;
 use crate::master::registry::Registry;
+use crate::place::Place;
 use crate::records::Records;
 use crate::wire::{self, Met};
 
@@ -38,6 +39,7 @@ pub(super) struct State {
     pub(super) is_told: bool,
     pub(super) timeout: Duration,
     pub(super) lease: Duration,
+    pub(super) place: Option<Place>,
 }
 
 impl State {
@@ -61,6 +63,7 @@ impl State {
             is_told: options.is_told,
             timeout: options.timeout,
             lease: options.lease,
+            place: options.place,
         }
     }
 

@@ -23,7 +23,8 @@ final class Native {
 
   /**
    * Connects to a service. {@code application}: 0 for an application of its own. {@code settings}: the secret's file, the
-   * authority, the certificate, its key, and where an own master listens; null: the default.
+   * authority, the certificate, its key, where an own master listens, and the part of the servers where its shuffles are to
+   * be; null: the default.
    */
   static native long connect(
       String address,

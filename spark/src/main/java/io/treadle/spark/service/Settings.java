@@ -15,11 +15,13 @@ final class Settings {
   static final String INSECURE = "spark.treadle.insecure";
   static final String DRIVER_ADDRESS = "spark.treadle.driver.address";
   static final String COPIES = "spark.treadle.copies";
+  static final String PLACE = "spark.treadle.place";
   static final String EXPECTED = "spark.treadle.expectedBytes";
   static final String COMPRESSION = "spark.treadle.compression";
   static final String TIMEOUT = "spark.treadle.timeout";
   static final String CONNECT_TIMEOUT = "spark.treadle.connectTimeout";
 
+  private static final int MOST_PARTS = 64;
   private static final String[] TLS = {TLS_AUTHORITY, TLS_CERTIFICATE, TLS_KEY};
 
   private final SparkConf conf;
@@ -44,6 +46,8 @@ final class Settings {
     }
     insecure();
     expectedBytes();
+    String place = place();
+    require(place == null || isPlace(place), PLACE, "is " + place + ": it is a part of the servers, such as 1/2");
     require(copies() == 1 || copies() == 2, COPIES, "is " + copies() + ": it can be 1 or 2");
     String codec = conf.get(COMPRESSION, "none");
     boolean isKnown = Arrays.asList("lz4", "zstd", "none").contains(codec);
@@ -86,11 +90,28 @@ final class Settings {
       conf.get(TLS_CERTIFICATE, null),
       conf.get(TLS_KEY, null),
       conf.get(DRIVER_ADDRESS, null),
+      place(),
     };
   }
 
   boolean insecure() {
     return conf.getBoolean(INSECURE, false);
+  }
+
+  /** The part of the servers where shuffles are to be; null: all. */
+  private String place() {
+    String place = conf.get(PLACE, "").trim();
+    return place.isEmpty() ? null : place;
+  }
+
+  private static boolean isPlace(String place) {
+    if (!place.matches("[0-9]{1,2}/[0-9]{1,2}")) {
+      return false;
+    }
+    String[] numbers = place.split("/");
+    int part = Integer.parseInt(numbers[0]);
+    int parts = Integer.parseInt(numbers[1]);
+    return 0 < part && part <= parts && parts <= MOST_PARTS;
   }
 
   int copies() {

@@ -415,7 +415,9 @@ def _queries(spark: Any, rows: int, day: str) -> dict[str, Any]:
 def record_plans(file: Path) -> None:
     from pyspark.sql import SparkSession
 
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = (
+        SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    )
     found: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for rows, day in ((4000, "2026-11-29"), (90_000, "2026-11-30")):
@@ -426,7 +428,9 @@ def record_plans(file: Path) -> None:
                     spark.conf.set(name, value)
                 for name, query in _queries(spark, rows, path).items():
                     # What the event log has of it.
-                    mode = spark._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("formatted")
+                    mode = spark._jvm.org.apache.spark.sql.execution.ExplainMode.fromString(
+                        "formatted"
+                    )
                     text = query._jdf.queryExecution().explainString(mode)
                     found.setdefault(name, []).append(text.replace(folder, "/jobs"))
                 for name in settings:

@@ -494,7 +494,10 @@ def test_a_job_with_the_reports_disease_is_tuned_by_itself(tmp_path: Path) -> No
         assert (change.rule, change.parameter, change.state) == ("small splits", name, "kept")
         assert 0.45 < change.ratio < 0.55
         # What its rule expects stands beside what was measured.
-        assert change.expected == "rows are combined over more of the input, so that fewer bytes are shuffled"
+        assert (
+            change.expected
+            == "rows are combined over more of the input, so that fewer bytes are shuffled"
+        )
         assert 0 < change.concerns <= 1
     finally:
         coordinator.close()
@@ -586,7 +589,9 @@ def test_a_failure_of_the_service_while_it_writes_is_its_own(error, cause, told_
     assert (end.failed, end.cause) == (True, cause)
 
 
-LOST = "Job aborted: org.apache.spark.shuffle.MetadataFetchFailedException: Missing an output location"
+LOST = (
+    "Job aborted: org.apache.spark.shuffle.MetadataFetchFailedException: Missing an output location"
+)
 OWN = "Job aborted due to stage failure: ZeroDivisionError: division by zero"
 
 

@@ -109,7 +109,13 @@ def test_names_and_numbers_do_not_matter(one: str, other: str) -> None:
 
 
 def test_what_is_no_plan_has_no_shape() -> None:
-    for text in ("", "\n\n", "== Physical Plan ==\n", "1 2 3", "(1) ReusedExchange [Reuses operator id: 1]"):
+    for text in (
+        "",
+        "\n\n",
+        "== Physical Plan ==\n",
+        "1 2 3",
+        "(1) ReusedExchange [Reuses operator id: 1]",
+    ):
         assert shape_of_plan(text) == ""
     itself = "ReusedExchange (1)\n\n(1) ReusedExchange [Reuses operator id: 1]"
     assert shape_of_plan(itself) == ""

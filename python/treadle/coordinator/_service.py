@@ -442,7 +442,9 @@ class Coordinator:
         if not plan or end is None or row["ended"] is None:
             return False
         trying = tuning.trying.number if tuning.trying else 0
-        if plan in history.plans.current or history.did_less(end, row["verdict"] == _SERVICE, trying):
+        if plan in history.plans.current or history.did_less(
+            end, row["verdict"] == _SERVICE, trying
+        ):
             return False
         if history.has_changed(plan, row["ended"]):
             self._job_changed(connection, row["id"], _job(row), history, tuning, now)

@@ -241,7 +241,9 @@ def judge(name: str, end: End, on_service: bool, history: History, change: int =
     """Take the end of a run into its history, and return the alerts that it gives."""
     alerts = []
     if on_service and end.lost_servers:
-        servers = "a shuffle server" if end.lost_servers == 1 else f"{end.lost_servers} shuffle servers"
+        servers = (
+            "a shuffle server" if end.lost_servers == 1 else f"{end.lost_servers} shuffle servers"
+        )
         how = "failed" if end.failed else "went on"
         alerts.append(Alert("lost servers", f"{name} lost {servers} with its rows, and {how}"))
     if end.failed:

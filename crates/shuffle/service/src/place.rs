@@ -32,7 +32,8 @@ impl FromStr for Place {
     /// `1/2` is the first of two parts.
     fn from_str(text: &str) -> Result<Self, String> {
         let numbers = text.split_once('/');
-        let numbers = numbers.and_then(|(part, parts)| Some((part.parse().ok()?, parts.parse().ok()?)));
+        let numbers =
+            numbers.and_then(|(part, parts)| Some((part.parse().ok()?, parts.parse().ok()?)));
         match numbers {
             Some((part, parts)) if 0 < part && part <= parts && parts <= MOST => {
                 Ok(Self { part, parts })

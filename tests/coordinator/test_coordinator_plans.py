@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ SAME = [
 ]
 
 
+@cache
 def plan_of(name: str) -> str:
     return read_application(lines_of(name)).plan
 

@@ -81,12 +81,11 @@ def shape_of_plan(text: str) -> str:
         path[-1][1].children.append(one)
         path.append((depth, one))
         numbered[one.number] = one
-    for reused, number in _REUSED.findall(details):
-        if int(reused) in numbered and (again := numbered.get(int(number))) is not None:
+    for reused, known in _REUSED.findall(details):
+        if int(reused) in numbered and (again := numbered.get(int(known))) is not None:
             numbered[int(reused)].children = [again]
-    ordered = {int(number) for number in _RANGES.findall(details)}
-    for number in ordered & numbered.keys():
-        numbered[number].name = "OrderBy"
+    for ordered in {int(one) for one in _RANGES.findall(details)} & numbered.keys():
+        numbered[ordered].name = "OrderBy"
     return "".join(sorted(_shapes(root, {})))
 
 

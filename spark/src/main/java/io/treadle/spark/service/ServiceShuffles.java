@@ -184,10 +184,17 @@ public final class ServiceShuffles implements ShuffleImplementation {
         context.get().addSparkListener(attempts);
       }
       page.began(driver);
-      Driver own = driver;
-      Reliability.countLostServers(() -> own.lostServers(COUNT_MILLIS));
+      countLostServers(driver);
     }
     return driver;
+  }
+
+  private static void countLostServers(Driver driver) {
+    try {
+      Reliability.countLostServers(() -> driver.lostServers(COUNT_MILLIS));
+    } catch (NoSuchMethodError older) {
+      LOG.debug("The jar that has loaded this version does not report lost servers", older);
+    }
   }
 
   private synchronized Connection connection() {

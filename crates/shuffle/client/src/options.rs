@@ -100,7 +100,7 @@ impl Options {
     /// [`Error::Invalid`]: it is no part.
     pub fn place(mut self, part: &str) -> Result<Self, Error> {
         let at = At::Service("choosing a part of the servers".into());
-        let place = part.parse();
+        let place: Result<Place, String> = part.parse();
         self.place = Some(place.map_err(|reason| Error::Invalid { at, reason })?);
         Ok(self)
     }

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-__all__ = ["Alert", "End", "History", "Run", "judge", "noise_of"]
+__all__ = ["KINDS", "Alert", "End", "History", "Run", "judge", "noise_of"]
 
 # Failures in a row on the service after which a recurring job is taken off it.
 MOST_FAILURES = 2
@@ -198,12 +198,15 @@ class History:
         return end.shuffle_bytes is not None and end.shuffle_bytes < _FAR_BELOW * shuffled
 
 
+KINDS = ("failed", "fell back", "lost servers", "slower", "taken off")
+
+
 @dataclass(frozen=True)
 class Alert:
     """What somebody should look at."""
 
     kind: str
-    """``failed``, ``fell back``, ``slower`` or ``taken off``."""
+    """One of :data:`KINDS`."""
     text: str
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
 import signal
 import subprocess
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from waiting import SOON, until
 
 UNITS = SERVICE / "systemd"
 NAMES = ("treadle-shuffle-master", "treadle-shuffle-server")
+COORDINATOR = "treadle-shuffle-coordinator"
 
 
 def values(name: str) -> dict[str, str]:
@@ -50,7 +53,7 @@ def words(name: str, variables: dict[str, str], specifiers: dict[str, str]) -> l
     return found
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, COORDINATOR])
 def test_options_are_those_of_the_commands(name: str) -> None:
     check_options(words(name, environment(), {})[1:])
 
@@ -67,12 +70,12 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     shutil.copytree(UNITS, units)
     # The program has to be there.
     program = str(treadle_program(tmp_path / "treadle"))
-    for name in NAMES:
+    for name in (*NAMES, COORDINATOR):
         unit = units / f"{name}.service"
         unit.write_text(unit.read_text().replace("/opt/treadle/bin/treadle", program))
 
     def said() -> str:
-        paths = [units / f"{name}.service" for name in NAMES]
+        paths = [units / f"{name}.service" for name in (*NAMES, COORDINATOR)]
         command = ["systemd-analyze", "verify", "--man=no", *paths]
         done = subprocess.run(
             command,
@@ -124,3 +127,34 @@ def test_the_commands_of_the_units_run_a_service_that_drains(
             # What `a` had is at `c` now.
             b.end()
             table.compare(shuffle)
+
+
+def test_the_command_of_the_coordinators_unit_serves_with_the_tokens_of_a_file(
+    start: Callable[..., Process],
+    secret: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("fastapi")
+    monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
+    tokens = tmp_path / "coordinator.tokens"
+    tokens.touch(mode=0o600)
+    tokens.write_text("operator olga 0123456789abcdef\n")
+    (tmp_path / COORDINATOR).mkdir()
+    name, _, value = values(COORDINATOR)["Environment"].partition("=")
+    monkeypatch.setenv(name, value.replace("%S", str(tmp_path)))
+    with Service(servers=1) as service:
+        variables = environment() | {
+            "TREADLE_MASTER": service.address,
+            "TREADLE_SECURITY": "",
+            "TREADLE_COORDINATOR_OPTIONS": "--listen 127.0.0.1:0",
+        }
+        line = words(COORDINATOR, variables, {"/etc/treadle/coordinator.tokens": str(tokens)})
+        process = start(*line[1:])
+        headers = {"Authorization": "Bearer 0123456789abcdef"}
+        request = urllib.request.Request(process.told("listening on ") + "/api/rules", headers=headers)  # fmt: skip
+        with urllib.request.urlopen(request, timeout=SOON) as answer:
+            assert json.loads(answer.read()) == {"is_on": True, "rules": []}
+    assert (tmp_path / COORDINATOR / "coordinator.db").exists()
+    # It has the tokens: no other is printed.
+    assert "page:" not in process.output

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+import uvicorn
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from treadle.coordinator import _tables
@@ -88,6 +93,20 @@ def served(tmp_path: Path) -> Iterator[Served]:
     made = Served(url or f"sqlite:///{tmp_path}/c.db")
     yield made
     made.coordinator.close()
+
+
+@contextmanager
+def at_an_address(app: FastAPI) -> Iterator[str]:
+    """Serve an application on loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(30)
 
 
 of_sqlite = pytest.mark.skipif("TREADLE_COORDINATOR_DATABASE" in os.environ, reason="is of SQLite")

@@ -82,6 +82,9 @@ def test_a_client_asks_at_its_start_and_reports_its_end(serving: Serving) -> Non
     assert (run.workers, run.threads) == (2, 1)
     assert run.tasks > 10
     assert [one.partitions for one in run.shuffles] == [5]
+    waited = sum(one.push_seconds + one.compare_seconds + one.read_seconds for one in run.shuffles)
+    assert waited == pytest.approx(row["blocked"])
+    assert waited > 0
     assert run.busy_seconds > 0
     # So that the next run has a history.
     history, _ = serving.coordinator.database.read(

@@ -19,6 +19,7 @@ from pathlib import Path
 import dask
 import pytest
 
+from mailbox_support import Mailbox
 from treadle.coordinator import _settings
 from treadle.coordinator._asking import ask
 
@@ -160,6 +161,18 @@ def test_alerts_leave_by_the_webhook(start) -> None:
     ]
 
 
+def test_alerts_leave_as_mail(start) -> None:
+    with Mailbox() as box:
+        options = ("--mail", "ops@example.com", "--mail-from", "t@example.com")
+        process = start(*options, "--smtp", f"smtp://{box.address}")
+        process.post("/api/rules", {"rule": {"name": "all"}})
+        process.post("/api/decisions", {"id": "j", "job": JOB})
+        process.post("/api/jobs/j/end", {"failed": True, "cause": "service", "error": "no room"})
+        told = box.next()
+    assert (told.sender, told.receivers) == ("t@example.com", ["ops@example.com"])
+    assert told.lines == ["daily * failed because of the service: no room"]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -176,6 +189,9 @@ def test_alerts_leave_by_the_webhook(start) -> None:
         (["--proxy-header", "X-User", "--proxy", "proxy.example"], "IP address"),
         (["--listen", "nonsense"], "HOST:PORT"),
         (["--mail", "a@example.com"], "need each other"),
+        (["--mail", "a@example.com", "--smtp", "http://mail"], "smtps://HOST"),
+        (["--mail", "a@example.com", "--smtp", "smtp://a:b@mail"], "--smtp-login-file"),
+        (["--smtp-login-file", "/dev/null"], "needs --smtp"),
         (["--webhook", "file:///etc/passwd"], "http"),
     ],
 )

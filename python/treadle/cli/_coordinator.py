@@ -129,7 +129,27 @@ def _folder(option: click.Parameter, text: str) -> str:
 @click.option(
     "--mail", "mails", multiple=True, metavar="ADDRESS", help="Mail alerts to it; needs --smtp."
 )
-@click.option("--smtp", metavar="HOST[:PORT]", help="The server for mail.")
+@click.option(
+    "--smtp",
+    metavar="URL",
+    help="The server for mail: smtp://HOST[:PORT], by STARTTLS where that is offered, or smtps://HOST[:PORT].",
+)
+@click.option(
+    "--smtp-login-file",
+    "smtp_login",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A line of USER PASSWORD for --smtp. Or have TREADLE_COORDINATOR_SMTP_USER and "
+    "TREADLE_COORDINATOR_SMTP_PASSWORD in the environment.",
+)
+@click.option(
+    "--mail-from",
+    "sender",
+    default="treadle-coordinator@localhost",
+    show_default=True,
+    metavar="ADDRESS",
+    help="Who mails.",
+)
 @security_options
 def coordinator(
     database: str,
@@ -149,6 +169,8 @@ def coordinator(
     webhook: str | None,
     mails: tuple[str, ...],
     smtp: str | None,
+    smtp_login: Path | None,
+    sender: str,
     tls: str | None,
     insecure: bool,
     secret_file: str | None,
@@ -160,6 +182,8 @@ def coordinator(
     """
     if bool(mails) != bool(smtp):
         raise click.UsageError("--mail and --smtp need each other")
+    if smtp_login is not None and smtp is None:
+        raise click.UsageError("--smtp-login-file needs --smtp")
     if (certificate is None) != (key is None):
         raise click.UsageError("--certificate and --key need each other")
     if proxy_secret is not None and not proxies:
@@ -183,6 +207,6 @@ def coordinator(
                 database=database, listen=listen, tokens=tokens, certificate=certificate, key=key,
                 proxy_header=proxy_header, proxies=proxies, proxy_secret=proxy_secret, operators=operators, hosts=hosts,
                 servers=address, credentials=credentials, logs=logs, poll=poll, keep_days=keep_days, webhook=webhook,
-                mails=mails, smtp=smtp, insecure=insecure,
+                mails=mails, smtp=smtp, smtp_login=smtp_login, sender=sender, insecure=insecure,
             )
         )  # fmt: skip

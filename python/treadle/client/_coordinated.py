@@ -38,6 +38,8 @@ _MOST_RUNS = 50_000
 _PROCESS_TIME, _NOTHING = pickle.dumps(time.process_time), (pickle.dumps(()), pickle.dumps({}))
 # As many groups and shuffles as a report may have.
 _MOST_GROUPS = 100
+# What tasks of a shuffle wait for: fields of its record.
+_WAITS = ("push_seconds", "compare_seconds", "read_seconds")
 
 
 class CoordinatedJob:
@@ -250,13 +252,12 @@ def _lost(records: list[ShuffleRecord]) -> int:
 
 def _sums(records: list[ShuffleRecord], failed: bool, on_service: bool) -> dict[str, Any]:
     """Return the fields of an end."""
-    waits = ("push_seconds", "compare_seconds", "read_seconds")
     at_service = [one for one in records if one.service]
     found: dict[str, Any] = {
         "failed": failed,
         "shuffle_bytes": sum(one.bytes or 0 for one in records),
         "stages": len(records),
-        "blocked": sum((one.work or {}).get(name, 0.0) for one in records for name in waits),
+        "blocked": sum((one.work or {}).get(name, 0.0) for one in records for name in _WAITS),
         "retries": sum((one.repeated or 0) + (one.work or {}).get("again", 0) for one in records),
         "lost_servers": _lost(at_service),
     }
@@ -299,11 +300,13 @@ def _groups(runs: list[Any]) -> list[dict[str, Any]]:
 
 def _shuffle(one: ShuffleRecord) -> dict[str, Any]:
     sizes = one.sizes
+    work = one.work or {}
     return {
+        **{name: float(work.get(name) or 0.0) for name in _WAITS},
         "kind": str(one.kind),
         "partitions": one.partitions or 0,
         "bytes": one.bytes or 0,
-        "spilled_bytes": (one.work or {}).get("spilled_bytes", 0),
+        "spilled_bytes": work.get("spilled_bytes", 0),
         "seconds": sum((one.seconds or {}).values()),
         "largest_bytes": sizes.largest[0][1] if sizes is not None and sizes.largest else 0,
     }

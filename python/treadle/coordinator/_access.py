@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
+import math
 import secrets
 import stat
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from starlette.datastructures import Headers
 
-__all__ = ["PROXY_SECRET", "ROLES", "Access", "Who", "read_secret", "read_tokens"]
+__all__ = [
+    "PROXY_SECRET",
+    "ROLES",
+    "Access",
+    "TokenFile",
+    "Who",
+    "check_mode",
+    "read_secret",
+    "read_tokens",
+]
+
+_logger = logging.getLogger("treadle.coordinator")
 
 # Each may do what those before it may. A job asks and reports, and sees nothing.
 ROLES = ("job", "viewer", "operator")
@@ -34,6 +47,8 @@ class Who:
     role: str
     by_cookie: bool = False
     """A browser sends it by itself: changes need to come from our own page."""
+    by_session: bool = False
+    """He has logged in here, and can log out."""
 
     def may(self, role: str) -> bool:
         """Return whether the role is enough."""
@@ -48,7 +63,7 @@ def read_tokens(path: Path) -> dict[str, Who]:
     ValueError
         Others can read the file, or a line is malformed. No token is in the message.
     """
-    _check_mode(path)
+    check_mode(path)
     found = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -71,14 +86,21 @@ def read_secret(path: Path) -> str:
     ValueError
         Others can read the file, or it has no secret. The secret is not in the message.
     """
-    _check_mode(path)
+    check_mode(path)
     words = path.read_text("utf-8", "replace").split()
     if len(words) != 1 or not words[0].isascii() or len(words[0]) < 16:
         raise ValueError(f"{path} must have one word of at least 16 characters")
     return words[0]
 
 
-def _check_mode(path: Path) -> None:
+def check_mode(path: Path) -> None:
+    """Check that others cannot read a file.
+
+    Raises
+    ------
+    ValueError
+        They can.
+    """
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise ValueError(f"{path} can be read by others: chmod 600 {path}")
 
@@ -87,13 +109,43 @@ def _hash(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
+class TokenFile:
+    """The tokens of a file, which is read again when it has changed.
+
+    What is wrong with it then is logged, and those of before count.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._told = path, ""
+        self._stamp, self._tokens = self._look(), read_tokens(path)
+
+    def __call__(self) -> Mapping[str, Who]:
+        """Return whose tokens it has, by their hashes."""
+        try:
+            # Before it is read: what is written meanwhile is read at the next call.
+            if (stamp := self._look()) != self._stamp:
+                tokens = read_tokens(self._path)
+                self._stamp, self._tokens, self._told = stamp, tokens, ""
+                _logger.info("%s is read again: %d tokens", self._path, len(tokens))
+        except (OSError, ValueError) as error:
+            if self._told != str(error):
+                self._told = str(error)
+                _logger.warning("the tokens of before count: %s", error)
+        return self._tokens
+
+    def _look(self) -> tuple[int, ...]:
+        found = self._path.stat()
+        return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size
+
+
 class Access:
     """Finds out who asks.
 
     Parameters
     ----------
     tokens
-        What :func:`read_tokens` returns; None: this machine alone is served, and whoever is on it may ask and report.
+        What :func:`read_tokens` returns, or a function that returns the present ones. None: this machine alone is
+        served, and whoever is on it may ask and report.
     proxy_header
         The header with the user's name, which is believed of ``proxies`` alone.
     proxy_secret
@@ -106,7 +158,7 @@ class Access:
 
     def __init__(
         self,
-        tokens: Mapping[str, Who] | None = None,
+        tokens: Mapping[str, Who] | Callable[[], Mapping[str, Who]] | None = None,
         *,
         proxy_header: str | None = None,
         proxies: Iterable[str] = (),
@@ -114,14 +166,16 @@ class Access:
         operators: Iterable[str] = (),
         hosts: Iterable[str] = (),
     ) -> None:
-        self._tokens = dict(tokens or {})
+        self._given = tokens if callable(tokens) else None
+        self._tokens = {} if tokens is None or callable(tokens) else dict(tokens)
         self._open_to_jobs = tokens is None
         self._proxy_header = proxy_header.lower() if proxy_header else None
         self._proxies = frozenset(proxies)
         self._proxy_secret = proxy_secret
         self._operators = frozenset(operators)
         self._hosts = frozenset(one.lower() for one in hosts) | {"localhost", "127.0.0.1", "[::1]"}
-        self._sessions: OrderedDict[str, tuple[Who, float]] = OrderedDict()
+        # The hashes of their tokens, and when they began.
+        self._sessions: OrderedDict[str, tuple[str, float]] = OrderedDict()
 
     def new_token(self, name: str, role: str) -> str:
         """Return a token that counts until this process ends."""
@@ -171,34 +225,41 @@ class Access:
         return names[0].strip()
 
     def _of_token(self, token: str) -> Who | None:
-        digest = _hash(token)
+        return self._of_hash(_hash(token))
+
+    def _of_hash(self, digest: str) -> Who | None:
         found = None
-        for known, who in self._tokens.items():
-            if hmac.compare_digest(known, digest):
-                found = who
+        for tokens in (self._tokens, self._given() if self._given else {}):
+            for known, who in tokens.items():
+                if hmac.compare_digest(known, digest):
+                    found = who
         return found
 
-    def log_in(self, token: str) -> str | None:
-        """Return a session for a token, which is not the token; None: nobody has that token."""
+    def log_in(self, token: str) -> tuple[str, Who] | None:
+        """Return a session for a token, which is not the token, and whose it is; None: nobody has that token."""
         who = self._of_token(token)
         if who is None or who.role == "job":
             return None
         session = secrets.token_urlsafe(32)
-        self._sessions[session] = (Who(who.name, who.role, by_cookie=True), time.monotonic())
+        self._sessions[session] = (_hash(token), time.monotonic())
         while len(self._sessions) > _MOST_SESSIONS:
             self._sessions.popitem(last=False)
-        return session
+        return session, who
 
-    def log_out(self, session: str) -> None:
-        """End a session."""
+    def log_out(self, session: str) -> Who | None:
+        """End a session; return whose it was."""
+        who = self._of_session(session)
         self._sessions.pop(session, None)
+        return who
 
     def _of_session(self, session: str) -> Who | None:
-        found = self._sessions.get(session)
-        if found is None or time.monotonic() - found[1] > _SESSION_SECONDS:
+        digest, begun = self._sessions.get(session, ("", -math.inf))
+        # A token that is gone takes its sessions with it.
+        who = self._of_hash(digest) if time.monotonic() - begun <= _SESSION_SECONDS else None
+        if who is None or who.role == "job":
             self._sessions.pop(session, None)
             return None
-        return found[0]
+        return Who(who.name, who.role, by_cookie=True, by_session=True)
 
 
 def _all_of(headers: Mapping[str, str], name: str) -> list[str]:

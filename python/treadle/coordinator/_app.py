@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import Annotated, Any, TypeVar
+from dataclasses import asdict
+from typing import Annotated, Any, Literal, TypeVar
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Body, Depends, FastAPI, HTTPException, Path, Query, Request
@@ -23,13 +25,15 @@ from treadle.coordinator._dask_run import DaskRun
 from treadle.coordinator._database import Busy
 from treadle.coordinator._jobs import is_text, kept_text
 from treadle.coordinator._kubernetes import answer, question
+from treadle.coordinator._logins import Logins
 from treadle.coordinator._measures import Application
 from treadle.coordinator._rules import Rule
+from treadle.coordinator._server_list import server_list
 from treadle.coordinator._service import Coordinator
 from treadle.coordinator._tuning import Window
 from treadle.coordinator._watching import End
 
-__all__ = ["app_of"]
+__all__ = ["app_of", "asking", "place_after", "place_of", "story_of"]
 
 _Value = TypeVar("_Value")
 
@@ -72,8 +76,12 @@ def app_of(
     *,
     servers: Callable[[], list[dict[str, Any]]] = list,
     drain: Callable[[str], None] | None = None,
+    notices: Callable[[], list[str]] = list,
 ) -> FastAPI:
-    """Return the application that serves a coordinator, and a page of shuffle servers."""
+    """Return the application that serves a coordinator, and a page of shuffle servers.
+
+    ``notices`` returns what the pages say of alerts that did not leave.
+    """
     app = FastAPI(
         title="Treadle's coordinator",
         description="Decisions about jobs, their ends, rules, alerts and tuning.",
@@ -83,7 +91,8 @@ def app_of(
         redoc_url=None,
     )
     app.state.coordinator, app.state.access, app.state.servers = coordinator, access, servers
-    app.state.drain = drain
+    app.state.drain, app.state.notices = drain, notices
+    app.state.logins = Logins(coordinator)
 
     app.add_middleware(_Guard, access=access)
 
@@ -165,10 +174,14 @@ def asking(request: Request) -> Who | None:
     return access.who(request.method, request.headers, peer, request.cookies.get(COOKIE))
 
 
-def _allowed(who: Who | None, role: str) -> Who:
+def _allowed(request: Request, who: Who | None, role: str, *, has_token: bool = False) -> Who:
+    logins: Logins = request.app.state.logins
     if who is None:
+        if has_token or "authorization" in request.headers:
+            logins.refused(request, None, "nobody has this token")
         raise HTTPException(401, "log in, or give a token: Authorization: Bearer TOKEN")
     if not who.may(role):
+        logins.refused(request, who, f"{who.role} is not {role}")
         raise HTTPException(403, f"{who.name} is {who.role}, and this needs {role}")
     return who
 
@@ -176,7 +189,7 @@ def _allowed(who: Who | None, role: str) -> Who:
 def _needs(role: str) -> Callable[[Request], Awaitable[Who]]:
     # In the event loop: it waits for nothing, and a thread for each request would cost more than the request.
     async def check(request: Request) -> Who:
-        return _allowed(asking(request), role)
+        return _allowed(request, asking(request), role)
 
     return check
 
@@ -188,7 +201,7 @@ def _deciding(coordinator: Coordinator) -> Route:
     """
 
     async def decide(request: Request) -> Response:
-        _allowed(asking(request), "job")
+        _allowed(request, asking(request), "job")
         body = await request.json()
         if not isinstance(body, dict):
             raise ValueError("a question must be a table")
@@ -207,7 +220,7 @@ def _admitting(coordinator: Coordinator) -> list[Route]:
         if token is not None:
             told = {"authorization": f"Bearer {token}"}
             who = access.who("POST", told, "", None)
-        _allowed(who, "job")
+        _allowed(request, who, "job", has_token=token is not None)
         review = await request.json()
         asked, decision = question(review), None
         if asked is not None:
@@ -258,21 +271,48 @@ def _router(coordinator: Coordinator) -> APIRouter:
         limit: int = Query(50, ge=1, le=_MOST_ROWS),
         name: str = "",
         user: str = "",
+        queue: str = "",
+        cluster: str = "",
         state: str = "",
         verdict: str = "",
     ) -> dict[str, Any]:
         """List runs, the latest first; ``name`` is how the name begins, ``before`` the last number of a page."""
         rows = database.read(
             lambda c: _store.jobs_page(
-                c, before=before, limit=limit, name=name, user=user, state=state, verdict=verdict
+                c, before=before, limit=limit, name=name, user=user, queue=queue, cluster=cluster,
+                state=state, verdict=verdict,
             )
-        )
+        )  # fmt: skip
         return {"jobs": rows, "before": rows[-1]["number"] if len(rows) == limit else None}
 
     @router.get("/jobs/{identity}/measures", dependencies=[viewer], tags=["jobs"])
     def measures(identity: str) -> Any:
         """Return the measures of a run by stage, and what diagnosis found."""
         return database.read(lambda c: _store.measures_of(c, identity))
+
+    @router.get("/recurring", dependencies=[viewer], tags=["jobs"])
+    def all_recurring(
+        before: str = "",
+        limit: int = Query(50, ge=1, le=_MOST_ROWS),
+        name: str = "",
+        user: str = "",
+        queue: str = "",
+        cluster: str = "",
+        standing: str = "",
+    ) -> dict[str, Any]:
+        """List recurring jobs, those that ran last first; ``name`` is how the name begins.
+
+        ``standing`` is ``taken off``, or ``trying``, ``proposed`` or ``kept`` of a change; ``before`` is of the page before.
+        """
+        at = place_of(before)
+        if before and at is None:
+            raise ValueError("before must be what the page before had")
+        rows = database.read(
+            lambda c: _store.recurring_page(
+                c, limit, before=at, name=name, user=user, queue=queue, cluster=cluster, standing=standing
+            )
+        )  # fmt: skip
+        return {"recurring": rows, "before": place_after(rows, limit)}
 
     @router.get("/recurring/{key}", dependencies=[viewer], tags=["jobs"])
     def recurring(key: str, limit: int = Query(100, ge=1, le=_MOST_ROWS)) -> dict[str, Any]:
@@ -353,25 +393,45 @@ def _router(coordinator: Coordinator) -> APIRouter:
         coordinator.switch(body["is_on"], who.name)
         return {"is_on": coordinator.is_on}
 
+    @router.get("/windows", dependencies=[viewer], tags=["tuning"])
+    def windows() -> dict[str, Any]:
+        """List the times in which no change is tried, the earliest first."""
+        return {"windows": [asdict(one) for one in coordinator.windows]}
+
     @router.post("/windows", tags=["tuning"])
-    def windows(body: dict[str, Any] = _BODY, who: Who = operator) -> dict[str, Any]:
-        """Write the times in which no change is tried: ``{"windows": [{"begins": …, "ends": …, "reason": …}]}``."""
-        found = [
-            Window(_moment(one, "begins"), _moment(one, "ends"), _text(one, "reason")[:400])
-            for one in _windows(body)
-        ]
+    def keep_windows(body: dict[str, Any] = _BODY, who: Who = operator) -> dict[str, Any]:
+        """Write all times in which no change is tried: ``{"windows": [{"begins": …, "ends": …, "reason": …}]}``."""
+        found = [_window(one) for one in _windows(body)]
         coordinator.keep_windows(found, who.name)
-        return {"windows": len(found)}
+        return {"windows": len(coordinator.windows)}
+
+    @router.post("/windows/add", tags=["tuning"])
+    def add_window(body: dict[str, Any] = _BODY, who: Who = operator) -> dict[str, Any]:
+        """Add a time in which no change is tried: ``{"begins": …, "ends": …, "reason": …}``, seconds since 1970."""
+        coordinator.add_window(_window(body), who.name)
+        return {"windows": len(coordinator.windows)}
+
+    @router.post("/windows/remove", tags=["tuning"])
+    def remove_window(body: dict[str, Any] = _BODY, who: Who = operator) -> dict[str, Any]:
+        """Remove a time in which no change is tried, as it was added."""
+        # What an earlier release kept need not be one that can be added now.
+        window = Window(_moment(body, "begins"), _moment(body, "ends"), _text(body, "reason"))
+        coordinator.remove_window(window, who.name)
+        return {"windows": len(coordinator.windows)}
 
     @router.get("/alerts", dependencies=[viewer], tags=["alerts"])
     def alerts(
         only_open: bool = True,
         before: _Before = None,
         limit: int = Query(50, ge=1, le=_MOST_ROWS),
+        kind: str = "",
+        name: str = "",
     ) -> list[dict[str, Any]]:
-        """List alerts, the latest first."""
+        """List alerts, the latest first; ``name`` is how the name of their recurring job begins."""
         return database.read(
-            lambda c: _store.alerts_page(c, only_open=only_open, before=before, limit=limit)
+            lambda c: _store.alerts_page(
+                c, only_open=only_open, before=before, limit=limit, kind=kind, name=name
+            )
         )
 
     @router.post("/alerts/{number}/close", tags=["alerts"])
@@ -382,10 +442,29 @@ def _router(coordinator: Coordinator) -> APIRouter:
 
     @router.get("/audit", dependencies=[viewer], tags=["audit"])
     def audit(
-        before: _Before = None, limit: int = Query(50, ge=1, le=_MOST_ROWS)
+        before: _Before = None,
+        limit: int = Query(50, ge=1, le=_MOST_ROWS),
+        of: Literal["", "changes", "logins"] = "",
     ) -> list[dict[str, Any]]:
-        """List what was changed, by whom and when, the latest first."""
-        return database.read(lambda c: _store.audit_page(c, before, limit))
+        """List what was changed, and who logged in or was refused, the latest first: both, or what ``of`` says."""
+        return database.read(lambda c: _store.audit_page(c, before, limit, of))
+
+    @router.get("/servers", dependencies=[viewer], tags=["servers"])
+    def servers(
+        request: Request,
+        name: str = "",
+        state: str = "",
+        domain: str = "",
+        order: str = "room",
+        page: int = Query(1, ge=1, le=_LARGEST),
+        limit: int = Query(100, ge=1, le=_MOST_ROWS),
+    ) -> dict[str, Any]:
+        """List shuffle servers: those with the least room first, or by the ``order`` ``load`` or ``name``."""
+        found = server_list(
+            request.app.state.servers(), name=name, state=state, domain=domain, order=order,
+            page=page, limit=limit,
+        )  # fmt: skip
+        return {"servers": found.rows, "found": len(found.cells), "pages": found.pages}
 
     @router.post("/servers/{name}/drain", tags=["servers"])
     def drain_server(name: str, request: Request, who: Who = operator) -> dict[str, Any]:
@@ -433,12 +512,34 @@ def story_of(coordinator: Coordinator, key: str, limit: int) -> dict[str, Any]:
     return coordinator.database.read(read)
 
 
+def place_of(text: str) -> tuple[float, str] | None:
+    """Return the place in the list of recurring jobs that :func:`place_after` wrote; None: it did not."""
+    last, comma, key = text.partition(",")
+    try:
+        at = float(last)
+    except ValueError:
+        return None
+    return (at, key) if comma and math.isfinite(at) and is_text(key) else None
+
+
+def place_after(rows: list[dict[str, Any]], limit: int) -> str | None:
+    """Return the place of the last row of a full page of recurring jobs."""
+    return f"{rows[-1]['last']!r},{rows[-1]['key']}" if len(rows) == limit else None
+
+
 def _windows(body: dict[str, Any]) -> list[dict[str, Any]]:
     found = body.get("windows")
     is_list = isinstance(found, list) and len(found) <= 1000
     if not is_list or not all(isinstance(one, dict) for one in found or ()):
         raise ValueError("windows must be a list of at most 1,000 tables")
     return found or []
+
+
+def _window(body: dict[str, Any]) -> Window:
+    begins, ends = _moment(body, "begins"), _moment(body, "ends")
+    if begins >= ends:
+        raise ValueError("a window must end after it begins")
+    return Window(begins, ends, _text(body, "reason")[:400])
 
 
 def _moment(body: dict[str, Any], name: str, default: float | None = None) -> float:

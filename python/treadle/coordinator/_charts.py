@@ -10,14 +10,20 @@ from typing import Any
 
 __all__ = [
     "duration",
+    "groups_chart",
     "hours_chart",
     "number",
     "setting",
     "size",
     "stages_chart",
     "story_chart",
+    "waits_chart",
     "when",
 ]
+
+_MOST_BARS = 20
+# What tasks of a shuffle wait for, in the order of its phases.
+_WAITS = {"push": "push_seconds", "barrier": "compare_seconds", "waited": "read_seconds"}
 
 
 def size(value: float | None) -> str:
@@ -173,22 +179,55 @@ def story_chart(runs: Sequence[Mapping[str, Any]], changes: Sequence[Mapping[str
 
 def stages_chart(stages: Sequence[Mapping[str, Any]]) -> str:
     """Draw where the tasks' time went, a bar a stage: computing, garbage collection, waiting for rows."""
-    shown = sorted(stages, key=lambda one: -one["run"])[:20]
-    if not shown:
-        return '<p class="quiet">No stage has ended yet.</p>'
-    most = max(one["run"] for one in shown) or 1.0
+    rows = []
+    for one in sorted(_longest(stages, "run"), key=lambda one: one["number"]):
+        gc, waited = min(one["gc"], one["run"]), min(one["waited"], one["run"])
+        parts = {"compute": max(0.0, one["run"] - gc - waited), "gc": gc, "waited": waited}
+        rows.append((f"{one['number']} · {number(one['tasks'])} tasks", one["run"], parts))
+    return _bars(rows, "time of tasks by stage") if rows else _nothing("No stage has ended yet.")
+
+
+def groups_chart(groups: Sequence[Mapping[str, Any]]) -> str:
+    """Draw the time of tasks of Dask, a bar a name, the longest first."""
+    rows = [
+        (f"{_cut(one['name'])} · {number(one['tasks'])}", one["seconds"], {"compute": one["seconds"]})
+        for one in _longest(groups, "seconds")
+    ]  # fmt: skip
+    return _bars(rows, "time of tasks by name") if rows else _nothing("No task has ended well.")
+
+
+def waits_chart(shuffles: Sequence[Mapping[str, Any]]) -> str:
+    """Draw for how long tasks waited, a bar a shuffle: for workers or servers to take rows, the barrier, rows to read."""
+    rows = []
+    for place, one in enumerate(shuffles, 1):
+        parts = {kind: float(one.get(name) or 0.0) for kind, name in _WAITS.items()}
+        rows.append((f"{place} · {one['kind']} · {size(one['bytes'])}", sum(parts.values()), parts))
+    shown = sorted(rows, key=lambda one: -one[1])[:_MOST_BARS]
+    shown = [one for one in rows if one in shown and one[1] > 0]
+    return _bars(shown, "blocked times by shuffle") if shown else _nothing("No task waited.")
+
+
+def _longest(rows: Sequence[Mapping[str, Any]], by: str) -> list[Mapping[str, Any]]:
+    return sorted(rows, key=lambda one: -one[by])[:_MOST_BARS]
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= 22 else f"{name[:21]}…"
+
+
+def _nothing(text: str) -> str:
+    return f'<p class="quiet">{escape(text)}</p>'
+
+
+def _bars(rows: Sequence[tuple[str, float, Mapping[str, float]]], name: str) -> str:
+    """Draw a bar a row: its label, its seconds, and these by kind."""
+    most = max(seconds for _, seconds, _ in rows) or 1.0
     width, row, left = 960, 26, 190
     parts = []
-    for at, one in enumerate(sorted(shown, key=lambda one: one["number"])):
+    for at, (label, total, kinds) in enumerate(rows):
         y, x = at * row, float(left)
-        name = f"{one['number']} · {number(one['tasks'])} tasks"
-        parts.append(f'<text class="label left" x="0" y="{y + 16}">{escape(name)}</text>')
-        gc, waited = min(one["gc"], one["run"]), min(one["waited"], one["run"])
-        for kind, seconds in (
-            ("compute", max(0.0, one["run"] - gc - waited)),
-            ("gc", gc),
-            ("waited", waited),
-        ):
+        parts.append(f'<text class="label left" x="0" y="{y + 16}">{escape(label)}</text>')
+        for kind, seconds in kinds.items():
             wide = seconds / most * (width - left - 90)
             if wide > 0:
                 title = f"{kind}: {duration(seconds)}"
@@ -198,9 +237,9 @@ def stages_chart(stages: Sequence[Mapping[str, Any]]) -> str:
                 )
                 x += wide
         parts.append(
-            f'<text class="label left" x="{x + 6:.1f}" y="{y + 16}">{escape(duration(one["run"]))}</text>'
+            f'<text class="label left" x="{x + 6:.1f}" y="{y + 16}">{escape(duration(total))}</text>'
         )
-    return _svg(width, row * len(shown), parts, "time of tasks by stage")
+    return _svg(width, row * len(rows), parts, name)
 
 
 def _svg(width: int, height: int, parts: Sequence[str], name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypeVar, get_type_hints
 
 __all__ = ["MOST_GROUPS", "DaskRun", "Shuffle", "TaskGroup"]
@@ -38,6 +38,12 @@ class Shuffle:
     seconds: float
     largest_bytes: int
     """Of one partition."""
+    push_seconds: float = 0.0
+    """For which all tasks together waited for workers or servers to take rows."""
+    compare_seconds: float = 0.0
+    """For the barrier."""
+    read_seconds: float = 0.0
+    """For rows to read."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +125,7 @@ def _made(kind: type[_Kind], values: Any, what: str, more: Mapping[str, Any] = {
             found[name] = wanted(value)
         else:
             raise ValueError(f"{what} has no {name}")
-    needed = [one.name for one in fields(kind)] if kind is not DaskRun else []  # type: ignore[arg-type]
+    needed = [one.name for one in fields(kind) if one.default is one.default_factory is MISSING]  # type: ignore[arg-type]
     if missing := [name for name in needed if name not in found]:
         raise ValueError(f"{what} must have {', '.join(missing)}")
     return kind(**found)

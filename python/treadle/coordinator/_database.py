@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.schema import CreateColumn
 
 from treadle.coordinator import _tables
 
@@ -86,6 +87,7 @@ class Database:
     def _make_tables(self) -> None:
         with self._writing.begin() as connection:
             _tables.metadata.create_all(connection)
+            _add_what_is_new(connection)
             found = connection.execute(
                 sa.select(_tables.settings.c.value).where(_tables.settings.c.name == "schema")
             ).scalar()
@@ -207,6 +209,21 @@ class Database:
             return
         for one, value in values:
             one.done.set_result(value)
+
+
+def _add_what_is_new(connection: sa.Connection) -> None:
+    """Add the columns and indexes that the tables of an earlier release lack."""
+    inspector = sa.inspect(connection)
+    for table in _tables.metadata.sorted_tables:
+        there = {one["name"] for one in inspector.get_columns(table.name)}
+        for column in table.columns:
+            if column.name not in there:
+                told = CreateColumn(column).compile(dialect=connection.dialect)
+                connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {told}")
+        indexes = {one["name"] for one in inspector.get_indexes(table.name)}
+        for index in table.indexes:
+            if index.name not in indexes:
+                index.create(connection)
 
 
 def _call_each(

@@ -17,10 +17,13 @@ from starlette.staticfiles import StaticFiles
 
 from treadle.coordinator import _charts, _store
 from treadle.coordinator._access import COOKIE, Access
-from treadle.coordinator._app import asking, story_of
+from treadle.coordinator._app import asking, place_after, place_of, story_of
+from treadle.coordinator._logins import Logins
 from treadle.coordinator._plans import Plans
+from treadle.coordinator._server_list import ORDERS, STATES, server_list
 from treadle.coordinator._service import Coordinator
 from treadle.coordinator._tuning import Tuning
+from treadle.coordinator._watching import KINDS
 
 __all__ = ["add_pages"]
 
@@ -58,6 +61,11 @@ def _whole(text: str, limit: int = 2**53) -> int | None:
     return int(text) if is_number and int(text) < limit else None
 
 
+def _chosen(request: Request, *names: str) -> dict[str, str]:
+    """Return what a page is asked to choose by."""
+    return {name: request.query_params.get(name, "")[:400] for name in names}
+
+
 def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Return the fields of a rule that a version changed, each with both values."""
     names = [name for name in {**before, **after} if name not in ("id", "version")]
@@ -75,7 +83,9 @@ class _Pages:
     def __init__(self, app: FastAPI) -> None:
         self._coordinator: Coordinator = app.state.coordinator
         self._access: Access = app.state.access
+        self._logins: Logins = app.state.logins
         self._servers = app.state.servers
+        self._notices: Callable[[], list[str]] = app.state.notices
         self._read = self._coordinator.database.read
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"),
@@ -98,7 +108,7 @@ class _Pages:
             values = page(request)
             text = self._templates.get_template(template).render(
                 who=who, may_change=who.may("operator"), is_on=self._coordinator.is_on,
-                path="/" + request.url.path.split("/")[1], **values,
+                path="/" + request.url.path.split("/")[1], notices=self._notices(), **values,
             )  # fmt: skip
             return Response(text, media_type="text/html; charset=utf-8")
 
@@ -115,16 +125,21 @@ class _Pages:
             token = (await request.json())["token"]
         except (ValueError, KeyError, TypeError):
             token = None
-        session = self._access.log_in(token) if isinstance(token, str) else None
-        if session is None:
+        found = self._access.log_in(token) if isinstance(token, str) else None
+        if found is None:
+            self._logins.refused(request, None, "this token shows no page")
             return JSONResponse({"detail": "this token shows no page"}, 401)
+        session, who = found
+        self._logins.logged_in(request, who)
         answer = JSONResponse({})
         is_secure = request.url.scheme == "https"
         answer.set_cookie(COOKIE, session, httponly=True, samesite="strict", secure=is_secure)
         return answer
 
     async def log_out(self, request: Request) -> Response:
-        self._access.log_out(request.cookies.get(COOKIE, ""))
+        who = self._access.log_out(request.cookies.get(COOKIE, ""))
+        if who is not None:
+            self._logins.logged_out(request, who)
         answer = JSONResponse({})
         answer.delete_cookie(COOKIE)
         return answer
@@ -152,42 +167,49 @@ class _Pages:
             "free": free, "held": held, "chart": Markup(_charts.hours_chart(rows, now)),
         }  # fmt: skip
 
-    def servers(self, _request: Request) -> dict[str, Any]:
-        found = []
-        for one in self._servers():
-            free, held = one.get("free_bytes"), one.get("held_bytes")
-            total = None if free is None else free + (held or 0)
-            found.append({**one, "used": None if not total else (held or 0) / total})
-        found.sort(key=lambda one: (-(one["used"] or 0), str(one.get("name"))))
-        return {"servers": found}
+    def servers(self, request: Request) -> dict[str, Any]:
+        chosen = _chosen(request, "name", "state", "domain", "order")
+        found = server_list(
+            self._servers(), name=chosen["name"], state=chosen["state"], domain=chosen["domain"],
+            order=chosen["order"], page=_whole(request.query_params.get("page", "1")) or 1,
+        )  # fmt: skip
+        return {"found": found, "chosen": chosen, "states": STATES, "orders": ORDERS}
 
     def jobs(self, request: Request) -> dict[str, Any]:
         asked = request.query_params
-        names = ("name", "user", "state", "verdict")
-        chosen = {name: asked.get(name, "")[:400] for name in names}
+        chosen = _chosen(request, "name", "user", "queue", "cluster", "state", "verdict")
         before = _whole(asked.get("before", ""))
         rows = self._read(lambda c: _store.jobs_page(c, before=before, limit=_ROWS, **chosen))
         last = rows[-1]["number"] if len(rows) == _ROWS else None
-        return {"jobs": rows, "chosen": chosen, "before": last, "is_first": before is None}
+        return {"jobs": rows, "chosen": chosen, "before": last}
 
     def job(self, request: Request) -> dict[str, Any]:
         identity = request.path_params["identity"]
 
-        def read(connection: sa.Connection) -> tuple[dict[str, Any] | None, Any]:
-            return _store.job_of(connection, identity), _store.measures_of(connection, identity)
-
-        row, measures = self._read(read)
-        if row is None:
+        found = self._read(lambda c: _store.measured_job_of(c, identity))
+        if found is None:
             raise KeyError(f"there is no job {identity}")
-        stages = measures["application"]["stages"] if measures else []
+        row, measures = found
+        application = measures["application"] if measures else {}
+        stages, run = application.get("stages") or [], application.get("dask")
         findings = measures["findings"] if measures else []
-        return {
-            "job": row, "stages": stages, "findings": findings, "measured": bool(measures),
+        values = {
+            "job": row, "stages": stages, "run": run, "findings": findings, "measured": bool(measures),
             "chart": Markup(_charts.stages_chart(stages)),
         }  # fmt: skip
+        if run:
+            values["groups_chart"] = Markup(_charts.groups_chart(run["groups"]))
+            values["waits_chart"] = Markup(_charts.waits_chart(run["shuffles"]))
+        return values
 
-    def stories(self, _request: Request) -> dict[str, Any]:
-        return {"rows": self._read(lambda c: _store.recurring_page(c, _ROWS))}
+    def stories(self, request: Request) -> dict[str, Any]:
+        chosen = _chosen(request, "name", "user", "queue", "cluster", "standing")
+        before = place_of(request.query_params.get("before", ""))
+        rows = self._read(lambda c: _store.recurring_page(c, _ROWS, before=before, **chosen))
+        return {
+            "rows": rows, "chosen": chosen, "before": place_after(rows, _ROWS), "standings": _store.STANDINGS,
+            "windows": self._coordinator.windows, "now": time.time(),
+        }  # fmt: skip
 
     def story(self, request: Request) -> dict[str, Any]:
         row = story_of(self._coordinator, request.path_params["key"], _RUNS)
@@ -229,16 +251,21 @@ class _Pages:
     def alerts(self, request: Request) -> dict[str, Any]:
         asked = request.query_params
         only_open = asked.get("all") != "1"
+        chosen = _chosen(request, "name", "kind")
         before = _whole(asked.get("before", ""))
         rows = self._read(
-            lambda c: _store.alerts_page(c, only_open=only_open, before=before, limit=_ROWS)
+            lambda c: _store.alerts_page(
+                c, only_open=only_open, before=before, limit=_ROWS, **chosen
+            )
         )
         last = rows[-1]["number"] if len(rows) == _ROWS else None
-        return {"alerts": rows, "only_open": only_open, "before": last}
+        return {
+            "alerts": rows, "only_open": only_open, "chosen": chosen, "before": last, "kinds": KINDS,
+        }  # fmt: skip
 
     def audit(self, request: Request) -> dict[str, Any]:
-        asked = request.query_params
-        before = _whole(asked.get("before", ""))
-        rows = self._read(lambda c: _store.audit_page(c, before, _ROWS))
+        before = _whole(request.query_params.get("before", ""))
+        chosen = _chosen(request, "of")
+        rows = self._read(lambda c: _store.audit_page(c, before, _ROWS, chosen["of"]))
         last = rows[-1]["number"] if len(rows) == _ROWS else None
-        return {"rows": rows, "before": last}
+        return {"rows": rows, "before": last, "chosen": chosen}

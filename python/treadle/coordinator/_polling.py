@@ -7,12 +7,16 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from treadle.coordinator._admission import Room
 from treadle.coordinator._database import Busy
 from treadle.coordinator._event_files import Entry, logs_in, read_log
 from treadle.coordinator._service import Coordinator
+
+if TYPE_CHECKING:
+    from treadle.shuffle import Service
 
 __all__ = ["LogFolders", "Poller", "Servers"]
 
@@ -20,6 +24,7 @@ _logger = logging.getLogger("treadle.coordinator")
 _SECONDS = 10.0
 _DAY = 24 * 3600.0
 _EARLIER = 0.1
+_PAUSE = 0.1
 
 
 class Poller:
@@ -64,10 +69,16 @@ class Servers:
             from treadle._core import list_registry
 
             return list(list_registry(self._url, _SECONDS)[0])
-        from treadle.shuffle import Service
-
-        with Service(self._url, timeout=_SECONDS, **self._credentials) as service:
+        with self._service() as service:
             return list(service.state()["servers"])
+
+    def _service(self) -> Service:
+        """Return a connection to who knows the servers: the master, or where there is none, one that begins with this."""
+        from treadle.shuffle import Service
+        from treadle.shuffle.service._registries import is_registry
+
+        own = is_registry(self._url)
+        return Service(self._url, own_master=own, timeout=_SECONDS, **self._credentials)
 
     def drain(self, name: str) -> None:
         """Ask a server to leave. It ends when other servers have copies of its rows.
@@ -75,16 +86,23 @@ class Servers:
         Raises
         ------
         OSError
-            The registry does not answer.
+            The registry does not answer, or the server does not.
         KeyError
             There is no such server.
         """
-        from treadle.shuffle import Service
+        from treadle.shuffle import ShuffleError
 
-        if name not in [one.get("name") for one in self.servers()]:
+        found = next((one for one in self.servers() if one.get("name") == name), None)
+        if found is None:
             raise KeyError(f"there is no server {name}")
-        with Service(self._url, timeout=_SECONDS, **self._credentials) as service:
-            service.drain(name)
+        with self._service() as service:
+            try:
+                service.drain(_name_at(service, name, found.get("address")))
+            except ShuffleError as error:
+                raise OSError(str(error)) from None
+        # It was asked, whatever comes of looking: the page shows that it leaves.
+        with suppress(Exception):
+            self.look()
 
     def servers(self) -> list[dict[str, Any]]:
         """Return what each server said."""
@@ -102,6 +120,18 @@ class Servers:
         free = sum(int(one["free_bytes"]) for one in open_to_rows)
         held = sum(int(one.get("held_bytes") or 0) for one in open_to_rows)
         return Room(len(open_to_rows), free, free + held, held)
+
+
+def _name_at(service: Service, name: str, address: str | None) -> str:
+    """Return what a server calls itself: a list has addresses alone. A master that has just begun waits for it."""
+    until = time.monotonic() + _SECONDS
+    while True:
+        for one in service.state()["servers"]:
+            if one["name"] == name or one["address"] == address:
+                return str(one["name"])
+        if time.monotonic() > until:
+            raise OSError("it does not answer")
+        time.sleep(_PAUSE)
 
 
 class LogFolders:

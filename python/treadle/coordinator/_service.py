@@ -10,6 +10,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ import sqlalchemy as sa
 from treadle.coordinator import _store
 from treadle.coordinator._admission import Admission, Forecast, Room, admit, forecast
 from treadle.coordinator._allowed import is_allowed, wrong_value
-from treadle.coordinator._database import Database
+from treadle.coordinator._database import Busy, Database
 from treadle.coordinator._diagnosis import Finding, diagnose
 from treadle.coordinator._dry_run import DryRun, try_rule
 from treadle.coordinator._jobs import LONGEST, Job, is_text, kept_text
@@ -35,6 +36,8 @@ _Value = TypeVar("_Value")
 _ID = re.compile(r"[\w.:\-]{1,100}\Z")
 _MOST_NAMES = 2000
 _MOST_TRIED = 200_000
+_MOST_WINDOWS = 1000
+_LOGINS_KEPT = 10_000
 _SUMMED_FOR = 1.0
 _SILENT_AFTER = 24 * 3600.0
 # Nobody is told of what ended longer ago: a folder of logs may have years.
@@ -502,6 +505,7 @@ class Coordinator:
         """Take away what began so many days ago. A run without an end for a day is silent: its end still counts."""
         now = self._clock()
 
+        self.database.write_now(lambda c: _store.forget_logins(c, _LOGINS_KEPT))
         for _ in range(_FORGOTTEN_AT_ONCE):
             gone = self.database.write_now(lambda c: self._silence(c, now))
             if gone < _SILENCED:
@@ -609,12 +613,44 @@ class Coordinator:
         self._changed(write)
 
     def keep_windows(self, windows: Sequence[Window], who: str) -> None:
-        """Write the times in which no setting is tried."""
-        bodies = [[one.begins, one.ends, one.reason] for one in windows]
+        """Write the times in which no setting is tried, in place of those that are there."""
+        bodies = [_body_of(one) for one in windows]
+        self._change_windows(lambda _: windows, who, "windows changed", bodies)
 
+    def add_window(self, window: Window, who: str) -> None:
+        """Add a time in which no setting is tried."""
+        self._change_windows(lambda known: [*known, window], who, "window added", _body_of(window))
+
+    def remove_window(self, window: Window, who: str) -> None:
+        """Remove a time in which no setting is tried.
+
+        Raises
+        ------
+        KeyError
+            There is no such window.
+        """
+
+        def without(known: Sequence[Window]) -> Sequence[Window]:
+            if window not in known:
+                raise KeyError("there is no such window")
+            return [one for one in known if one != window]
+
+        self._change_windows(without, who, "window removed", _body_of(window))
+
+    def _change_windows(
+        self,
+        change: Callable[[Sequence[Window]], Sequence[Window]],
+        who: str,
+        what: str,
+        body: Any,
+    ) -> None:
         def write(connection: sa.Connection) -> None:
-            _store.keep_setting(connection, "windows", bodies)
-            _store.note(connection, self._clock(), who, "windows changed", "all jobs", bodies)
+            # Another coordinator may have changed them.
+            found = sorted(set(change(_windows_of(connection))), key=_body_of)
+            if len(found) > _MOST_WINDOWS:
+                raise ValueError(f"there are at most {_MOST_WINDOWS:,} windows: remove some first")
+            _store.keep_setting(connection, "windows", [_body_of(one) for one in found])
+            _store.note(connection, self._clock(), who, what, "all jobs", body)
 
         self._changed(write)
 
@@ -702,6 +738,12 @@ class Coordinator:
         now = self._clock()
         self.database.write_now(lambda c: _store.note(c, now, who, what, subject[:200]))
 
+    def note_later(self, who: str, what: str, subject: str, body: Any) -> None:
+        """Write a line of the audit log without waiting for it. While the database is busy, it is left out."""
+        now = self._clock()
+        with suppress(Busy):
+            self.database.write(lambda c: _store.note(c, now, who[:200], what, subject[:200], body))
+
     def close_alert(self, number: int, who: str) -> None:
         """Close an alert."""
 
@@ -735,8 +777,16 @@ def _is_other(manager: str) -> bool:
 
 
 def _rules_of(connection: sa.Connection) -> tuple[Rules, bool, tuple[Window, ...]]:
-    windows = tuple(Window(*one) for one in _store.setting(connection, "windows", []))
-    return Rules(_store.rules(connection)), bool(_store.setting(connection, "is_on", True)), windows
+    is_on = bool(_store.setting(connection, "is_on", True))
+    return Rules(_store.rules(connection)), is_on, _windows_of(connection)
+
+
+def _windows_of(connection: sa.Connection) -> tuple[Window, ...]:
+    return tuple(Window(*one) for one in _store.setting(connection, "windows", []))
+
+
+def _body_of(window: Window) -> list[Any]:
+    return [window.begins, window.ends, window.reason]
 
 
 def _job(row: Mapping[str, Any]) -> Job:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -13,13 +14,14 @@ from typing import Any
 import click
 import uvicorn
 
-from treadle.coordinator._access import Access, read_secret, read_tokens
+from treadle.coordinator._access import Access, TokenFile, read_secret
 from treadle.coordinator._app import app_of
 from treadle.coordinator._asking import is_loopback
 from treadle.coordinator._diagnosis import rules
 from treadle.coordinator._event_files import Entry
 from treadle.coordinator._jobs import with_place
 from treadle.coordinator._log_stores import folder_of
+from treadle.coordinator._mail import MailServer, read_login
 from treadle.coordinator._notify import Notifier
 from treadle.coordinator._pages import add_pages
 from treadle.coordinator._polling import LogFolders, Poller, Servers
@@ -54,6 +56,8 @@ class Options:
     webhook: str | None
     mails: Sequence[str]
     smtp: str | None
+    smtp_login: Path | None
+    sender: str
     insecure: bool
 
 
@@ -74,15 +78,19 @@ def serve(options: Options) -> None:
     host, port = _listening_at(options)
     is_open = options.tokens is None and options.proxy_header is None
     access = Access(
-        None if is_open else read_tokens(options.tokens) if options.tokens else {},
+        None if is_open else TokenFile(options.tokens) if options.tokens else {},
         proxy_header=options.proxy_header,
         proxies=options.proxies,
         proxy_secret=read_secret(options.proxy_secret) if options.proxy_secret else None,
         operators=options.operators,
         hosts=[*options.hosts, host, f"[{host}]"],
     )
+    mail = None
+    if options.smtp is not None:
+        login = read_login(options.smtp_login, os.environ)
+        mail = MailServer.of(options.smtp, options.mails, login, options.sender)
     with ExitStack() as stack:
-        notifier = Notifier(options.webhook, options.mails, options.smtp)
+        notifier = Notifier(options.webhook, mail)
         stack.callback(notifier.close)
         looks: list[Callable[[], None]] = []
         servers = None
@@ -109,6 +117,7 @@ def serve(options: Options) -> None:
             access,
             servers=servers.servers if servers else list,
             drain=servers.drain if servers else None,
+            notices=notifier.notices,
         )
         add_pages(app)
         listener = socket.create_server(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.sql.expression import CompoundSelect
 
 from treadle.coordinator._jobs import Job
 from treadle.coordinator._rules import Rule
@@ -27,8 +28,10 @@ from treadle.coordinator._watching import Alert, History
 __all__ = [
     "FAILED",
     "FINISHED",
+    "LOGINS",
     "RUNNING",
     "SILENT",
+    "STANDINGS",
     "Stale",
     "add_alerts",
     "alerts_page",
@@ -40,6 +43,7 @@ __all__ = [
     "count_without_end",
     "delete_rule",
     "forget",
+    "forget_logins",
     "job_of",
     "jobs_of",
     "jobs_page",
@@ -47,6 +51,7 @@ __all__ = [
     "keep_recurring",
     "keep_rule",
     "keep_setting",
+    "measured_job_of",
     "measures_of",
     "new_job",
     "new_jobs",
@@ -64,15 +69,20 @@ __all__ = [
     "runs_of",
     "setting",
     "silence",
+    "standing_of",
     "update_job",
 ]
 
 RUNNING, FINISHED, FAILED = "running", "finished", "failed"
 # Of a run that nobody has reported the end of.
 SILENT = "silent"
-# A job that has not told its end for so many seconds takes no room any more.
+# What lines of the audit log about logins say.
+LOGINS = ("logged in", "logged out", "refused")
+# Of a recurring job, by what most needs to be known: all but the first are states of changes.
+STANDINGS = ("taken off", "trying", "proposed", "kept")
 # Names that begin in one way.
 _MANY = 20_000
+# A job that has not told its end for so many seconds takes no room any more.
 _PROMISED_FOR = 24 * 3600.0
 _JOB_FIELDS = ("cluster", "queue", "user", "name", "engine", "version")
 
@@ -99,10 +109,24 @@ def note(
     )
 
 
-def audit_page(connection: sa.Connection, before: int | None, limit: int) -> list[dict[str, Any]]:
-    """Return lines of the audit log, the latest first."""
+def audit_page(
+    connection: sa.Connection, before: int | None, limit: int, of: str = ""
+) -> list[dict[str, Any]]:
+    """Return lines of the audit log, the latest first: all, or those ``of`` ``logins``, or ``changes``."""
     query = sa.select(audit).order_by(audit.c.number.desc()).limit(limit)
+    is_login = audit.c.what.in_(LOGINS)
+    if of:
+        query = query.where(is_login if of == "logins" else sa.not_(is_login))
     return _rows(connection, query if before is None else query.where(audit.c.number < before))
+
+
+def forget_logins(connection: sa.Connection, kept: int) -> None:
+    """Take away lines about logins but for the latest: whoever may not change anything can make them."""
+    last = sa.select(audit.c.number).where(audit.c.what.in_(LOGINS))
+    last = last.order_by(audit.c.number.desc()).offset(kept).limit(1)
+    number = connection.execute(last).scalar()
+    if number is not None:
+        connection.execute(audit.delete().where(audit.c.what.in_(LOGINS), audit.c.number <= number))
 
 
 # Rules
@@ -267,6 +291,16 @@ def job_of(
     return None if row is None else dict(row)
 
 
+def measured_job_of(connection: sa.Connection, identity: str) -> tuple[dict[str, Any], Any] | None:
+    """Return a run by its id, with its measures, or None for these."""
+    query = sa.select(jobs, measures.c.body).outerjoin(measures, measures.c.job == jobs.c.id)
+    row = connection.execute(query.where(jobs.c.id == identity)).mappings().first()
+    if row is None:
+        return None
+    found = dict(row)
+    return found, found.pop("body")
+
+
 def update_job(connection: sa.Connection, identity: str, values: Mapping[str, Any]) -> None:
     """Write what a run has come to."""
     connection.execute(jobs.update().where(jobs.c.id == identity).values(**values))
@@ -310,40 +344,44 @@ def jobs_page(
     limit: int = 50,
     name: str = "",
     user: str = "",
+    queue: str = "",
+    cluster: str = "",
     state: str = "",
     verdict: str = "",
 ) -> list[dict[str, Any]]:
     """Return runs, the latest first. ``name`` is how the name begins: that is what an index can find."""
-    query = sa.select(jobs).order_by(jobs.c.number.desc()).limit(limit)
+    wanted = {"user": user, "queue": queue, "cluster": cluster, "state": state, "verdict": verdict}
+    where = [jobs.c[one] == value for one, value in wanted.items() if value]
     if before is not None:
-        query = query.where(jobs.c.number < before)
-    if name:
-        query = query.where(_begins(connection, name))
-    if user:
-        query = query.where(jobs.c.user == user)
-    if state:
-        query = query.where(jobs.c.state == state)
-    if verdict:
-        query = query.where(jobs.c.verdict == verdict)
-    return _rows(connection, query)
+        where.append(jobs.c.number < before)
+    query = sa.select(jobs).where(*where).order_by(jobs.c.number.desc())
+    return _rows(connection, _beginning(connection, query, jobs.c.name, name, limit))
 
 
-def _begins(connection: sa.Connection, name: str) -> sa.ColumnElement[bool]:
-    """Return whether a name begins so, in the form that the index serves.
-
-    Where very many names begin so, the latest ones are found sooner without that index: SQLite does not know how many
-    there are.
-    """
+def _beginning(
+    connection: sa.Connection,
+    query: sa.Select[Any],
+    column: sa.Column[str],
+    begins: str,
+    limit: int,
+) -> sa.Select[Any] | CompoundSelect[Any]:
+    """Return the statement for the first rows of a query whose column begins so."""
+    if not begins:
+        return query.limit(limit)
     if connection.dialect.name != "sqlite":
-        return jobs.c.name.startswith(name, autoescape=True)
-    end = name + "\U0010ffff"
-    in_range = sa.and_(jobs.c.name >= name, jobs.c.name < end)
-    some = sa.select(jobs.c.number).where(in_range).limit(_MANY).subquery()
-    count = connection.execute(sa.select(sa.func.count()).select_from(some)).scalar() or 0
-    if count < _MANY:
-        return in_range
-    text = jobs.c.name.concat("")
-    return sa.and_(text >= name, text < end)
+        return query.where(column.startswith(begins, autoescape=True)).limit(limit)
+    # Where very many begin so, the latest ones are found sooner without the column's index: SQLite does not know how
+    # many there are. Of two ways, the one whose limit is 0 is not begun.
+    end = begins + "\U0010ffff"
+    found = sa.select(sa.literal(1)).select_from(column.table)
+    some = found.where(column >= begins, column < end).limit(_MANY).subquery()
+    count = sa.select(sa.func.count()).select_from(some).correlate(None).scalar_subquery()
+    unindexed = column.concat("")
+    ways = []
+    for text, is_way in ((column, count < _MANY), (unindexed, count >= _MANY)):
+        way = query.where(text >= begins, text < end)
+        ways.append(sa.select(way.limit(sa.case((is_way, limit), else_=0)).subquery()))
+    return sa.union_all(*ways)
 
 
 def runs_of(connection: sa.Connection, key: str, limit: int) -> list[dict[str, Any]]:
@@ -419,7 +457,11 @@ def keep_recurring(
     connection: sa.Connection, job: Job, history: History, tuning: Tuning, at: float, runs: int = 0
 ) -> None:
     """Write what is remembered of a recurring job, with as many runs more."""
-    body = {"history": history.to_dict(), "tuning": tuning.to_dict()}
+    body = {
+        "history": history.to_dict(),
+        "tuning": tuning.to_dict(),
+        "standing": standing_of(history, tuning),
+    }
     added = {"last": at, "runs": recurring.c.runs + runs} if runs else {}
     same = recurring.c.key == job.recurring
     if connection.execute(recurring.update().where(same).values(**body, **added)).rowcount == 0:
@@ -459,12 +501,34 @@ def count_runs(
         keep_recurring(connection, job, History(), Tuning(), at, more[key])
 
 
+def standing_of(history: History, tuning: Tuning) -> str:
+    """Return one of :data:`STANDINGS`, or an empty text: what most needs to be known of a recurring job."""
+    if history.taken_off:
+        return STANDINGS[0]
+    states = {one.state for one in tuning.changes}
+    return next((one for one in STANDINGS[1:] if one in states), "")
+
+
 def recurring_page(
-    connection: sa.Connection, limit: int, key: str | None = None
+    connection: sa.Connection,
+    limit: int,
+    key: str | None = None,
+    *,
+    before: tuple[float, str] | None = None,
+    name: str = "",
+    user: str = "",
+    queue: str = "",
+    cluster: str = "",
+    standing: str = "",
 ) -> list[dict[str, Any]]:
-    """Return recurring jobs, those that ran last first; or one."""
-    query = sa.select(recurring).order_by(recurring.c.last.desc()).limit(limit)
-    return _rows(connection, query if key is None else query.where(recurring.c.key == key))
+    """Return recurring jobs, those that ran last first; or one. ``before`` is when the last of a page ran, and its key."""
+    columns = recurring.c
+    wanted = {"key": key, "user": user, "queue": queue, "cluster": cluster, "standing": standing}
+    where = [columns[one] == value for one, value in wanted.items() if value]
+    if before is not None:
+        where.append(sa.tuple_(columns.last, columns.key) < sa.tuple_(*before))
+    query = sa.select(recurring).where(*where).order_by(columns.last.desc(), columns.key.desc())
+    return _rows(connection, _beginning(connection, query, columns.pattern, name, limit))
 
 
 # Alerts
@@ -481,12 +545,24 @@ def add_alerts(
 
 
 def alerts_page(
-    connection: sa.Connection, *, only_open: bool, before: int | None, limit: int
+    connection: sa.Connection,
+    *,
+    only_open: bool,
+    before: int | None,
+    limit: int,
+    kind: str = "",
+    name: str = "",
 ) -> list[dict[str, Any]]:
-    """Return alerts, the latest first."""
+    """Return alerts, the latest first. ``name`` is how the names of their recurring jobs begin."""
     query = sa.select(alerts).order_by(alerts.c.number.desc()).limit(limit)
     if only_open:
         query = query.where(alerts.c.closed.is_(None))
+    if kind:
+        query = query.where(alerts.c.kind == kind)
+    if name:
+        known = sa.select(recurring.c.key)
+        keys = _beginning(connection, known, recurring.c.pattern, name, _MANY).subquery()
+        query = query.where(alerts.c.recurring.in_(sa.select(keys.c.key)))
     return _rows(connection, query if before is None else query.where(alerts.c.number < before))
 
 
@@ -505,5 +581,7 @@ def close_alert(connection: sa.Connection, number: int, at: float, who: str) -> 
     connection.execute(alerts.update().where(still_open).values(closed=at, closed_by=who))
 
 
-def _rows(connection: sa.Connection, query: sa.Select[Any]) -> list[dict[str, Any]]:
+def _rows(
+    connection: sa.Connection, query: sa.Select[Any] | CompoundSelect[Any]
+) -> list[dict[str, Any]]:
     return [dict(row) for row in connection.execute(query).mappings()]

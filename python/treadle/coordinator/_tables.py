@@ -29,7 +29,8 @@ __all__ = [
     "settings",
 ]
 
-# Raised when a table changes: a database of another schema is refused.
+# Raised when a table changes: a database of another schema is refused. Not for an index, nor for a column with a default
+# of the server's: they are added.
 SCHEMA = 1
 
 metadata = MetaData()
@@ -91,6 +92,8 @@ jobs = Table(
     Index("jobs_by_state", "state", "number"),
     Index("jobs_by_name", "name", "number", postgresql_ops={"name": "text_pattern_ops"}),
     Index("jobs_by_user", "user", "number"),
+    Index("jobs_by_queue", "queue", "number"),
+    Index("jobs_by_cluster", "cluster", "number"),
 )
 
 measures = Table(
@@ -112,7 +115,14 @@ recurring = Table(
     Column("runs", Integer, nullable=False),
     Column("history", JSON, nullable=False),
     Column("tuning", JSON, nullable=False),
-    Index("recurring_by_time", "last"),
+    # What an operator looks for: see `_store.standing_of`.
+    Column("standing", String(12), nullable=False, server_default=""),
+    Index("recurring_by_last", "last", "key"),
+    Index("recurring_by_user", "user", "last", "key"),
+    Index("recurring_by_queue", "queue", "last", "key"),
+    Index("recurring_by_cluster", "cluster", "last", "key"),
+    Index("recurring_by_standing", "standing", "last", "key"),
+    Index("recurring_by_pattern", "pattern", postgresql_ops={"pattern": "text_pattern_ops"}),
 )
 
 # Sums by hour and verdict, so that an overview reads no jobs.
@@ -139,6 +149,7 @@ alerts = Table(
     Column("closed", Float),
     Column("closed_by", String(200)),
     Index("alerts_by_state", "closed", "number"),
+    Index("alerts_by_kind", "kind", "number"),
     Index("alerts_of_recurring", "recurring", "number"),
     Index("alerts_of_job", "job"),
 )
@@ -152,4 +163,5 @@ audit = Table(
     Column("what", String(64), nullable=False),
     Column("subject", String(200), nullable=False),
     Column("body", JSON, nullable=False),
+    Index("audit_by_what", "what", "number"),
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 from treadle.coordinator._plans import Plans
 
-__all__ = ["Alert", "End", "History", "Run", "judge", "noise_of"]
+__all__ = ["KINDS", "Alert", "End", "History", "Run", "judge", "noise_of"]
 
 # Failures in a row on the service after which a recurring job is taken off it.
 MOST_FAILURES = 2
@@ -217,12 +217,15 @@ class History:
         return end.shuffle_bytes is not None and end.shuffle_bytes < _FAR_BELOW * shuffled
 
 
+KINDS = ("failed", "fell back", "lost servers", "slower", "taken off")
+
+
 @dataclass(frozen=True)
 class Alert:
     """What somebody should look at."""
 
     kind: str
-    """``failed``, ``fell back``, ``lost servers``, ``slower`` or ``taken off``."""
+    """One of :data:`KINDS`."""
     text: str
 
 

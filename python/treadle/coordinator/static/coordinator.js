@@ -58,6 +58,21 @@ if (rule) {
   });
 }
 
+const period = document.getElementById("window");
+if (period) {
+  period.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    // What is chosen is UTC, as all times of these pages.
+    const seconds = (field) => Date.parse(`${field.value}Z`) / 1000;
+    try {
+      await send("/api/windows/add", { begins: seconds(period.begins), ends: seconds(period.ends), reason: period.reason.value });
+      location.reload();
+    } catch (error) {
+      say(error.message, true);
+    }
+  });
+}
+
 const login = document.getElementById("login");
 if (login) {
   const enter = async (token) => {

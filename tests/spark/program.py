@@ -246,6 +246,22 @@ def gated(spark, directory, maps, partitions, readers):
 
 
 @job
+def writables(spark, directory):
+    """Hadoop's objects, of which a reader has one for all of its rows, as Kryo writes them."""
+    context = spark.sparkContext
+    source, found = f"{directory}/source", f"{directory}/found"
+    pairs = [(one, f"text {one}") for one in range(1_000)]
+    context.parallelize(pairs, 2).saveAsSequenceFile(source)
+    jvm = context._jvm
+    names = ("org.apache.hadoop.io.IntWritable", "org.apache.hadoop.io.Text")
+    kinds = [jvm.java.lang.Class.forName(name) for name in names]
+    read = context._jsc.sequenceFile(source, *kinds)
+    read.partitionBy(jvm.org.apache.spark.HashPartitioner(3)).saveAsTextFile(found)
+    lines = context.textFile(found).collect()
+    return sorted(lines) == sorted(f"({number},{text})" for number, text in pairs)
+
+
+@job
 def kept(spark, directory, maps, partitions, width=0):
     """The same in two jobs with one shuffle, with the gate `between` between them: the maps run once.
     ``width``: how many bytes each row has beside its numbers, which cannot be compressed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,8 @@ KINDS = {
     "zstd": {"spark.io.compression.codec": "zstd"},
     "uncompressed": {"spark.shuffle.compress": "false"},
 }
+
+FEW = {"spark.memory.fraction": "0.02", "spark.memory.storageFraction": "0.0"}
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -77,8 +80,15 @@ def test_each_byte_of_a_partition_that_tasks_share_is_read_once(shared_place: Pl
 
 
 def test_more_rows_than_there_is_memory_for_are_spilled(shared_place: Place) -> None:
-    few = {"spark.memory.fraction": "0.02", "spark.memory.storageFraction": "0.0"}
-    application = shared_place.application(few)
+    application = shared_place.application(FEW)
+    assert application.run("large", 200_000)
+    assert metric(application.stop(), "Disk Bytes Spilled") > 0
+
+
+def test_streams_of_rows_whose_memory_is_used_again(shared_place: Place, tmp_path: Path) -> None:
+    settings = {**FEW, **KINDS["encrypted"], **KINDS["kryo"]}
+    application = shared_place.application(settings)
+    assert application.run("writables", str(tmp_path))
     assert application.run("large", 200_000)
     assert metric(application.stop(), "Disk Bytes Spilled") > 0
 

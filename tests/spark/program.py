@@ -104,6 +104,54 @@ def rebalanced(spark, rows):
 
 
 @job
+def localised(spark, rows):
+    """SQL: a join that becomes a broadcast as it runs. The session has its other side read map by map."""
+    settings = {
+        "spark.sql.adaptive.localShuffleReader.enabled": "true",
+        "spark.sql.autoBroadcastJoinThreshold": "-1",
+        "spark.sql.adaptive.autoBroadcastJoinThreshold": "10MB",
+    }
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    left = spark.range(0, rows, 1, 6).select((F.col("id") % 50).alias("key"), "id")
+    right = spark.range(50).select(F.col("id").alias("key"), (F.col("id") * 3).alias("value"))
+    joined = left.join(right, "key").groupBy("key").agg(F.count("*"), F.sum("id"), F.sum("value"))
+    found = sorted(tuple(row) for row in joined.collect())
+    for key in settings:
+        spark.conf.unset(key)
+    own = [range(key, rows, 50) for key in range(50)]
+    expected = [(key, len(one), sum(one), 3 * key * len(one)) for key, one in enumerate(own)]
+    return [found == expected, plan(joined)]
+
+
+@job
+def removed(spark):
+    """A shuffle that is used again after Spark has removed it, by maps that run again: whether all rows were there each time."""
+    rows = spark.sparkContext.parallelize(range(5_000), 4).map(lambda one: (one % 97, one))
+    pairs = rows.partitionBy(3)
+    found = []
+    for _ in range(3):
+        found.append(sorted(one for _, one in pairs.collect()) == list(range(5_000)))
+        pairs._jrdd.rdd().cleanShuffleDependencies(True)
+    return found
+
+
+@job
+def checkpointed(spark, directory):
+    """Rows that are read from a checkpoint once they are there, and the shuffle before it is removed."""
+    context = spark.sparkContext
+    context.setCheckpointDir(directory)
+    grouped = context.parallelize(range(5_000), 4).map(lambda one: (one % 97, one)).groupByKey(3)
+    lists = grouped.mapValues(sorted)
+    lists.checkpoint()
+    expected = {key: list(range(key, 5_000, 97)) for key in range(97)}
+    found = [dict(lists.collect()) == expected]
+    grouped._jrdd.rdd().cleanShuffleDependencies(True)
+    found.append(lists.isCheckpointed() and dict(lists.collect()) == expected)
+    return found
+
+
+@job
 def placed(spark):
     """For how many tasks that read a shuffle Spark prefers a host."""
     rows = spark.range(0, 1000, 1, 4).repartition(3, "id")._jdf.queryExecution().toRdd()

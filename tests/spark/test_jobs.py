@@ -45,6 +45,20 @@ def test_a_job_returns_what_python_computes(application: Application, job: str) 
     assert application.run(job)
 
 
+def test_maps_are_read_one_by_one_if_a_session_wants_that(application: Application) -> None:
+    is_right, plan = application.run("localised", 40_000)
+    assert is_right
+    assert "AQEShuffleRead local" in plan
+
+
+def test_a_shuffle_that_spark_has_removed_is_used_again(application: Application) -> None:
+    assert application.run("removed") == [True] * 3
+
+
+def test_rows_of_a_checkpoint_need_no_shuffle(application: Application, tmp_path: Path) -> None:
+    assert application.run("checkpointed", str(tmp_path)) == [True, True]
+
+
 def test_an_rdd_is_repartitioned(application: Application) -> None:
     assert application.run("repartitioned") == [True, 9]
 

@@ -159,6 +159,27 @@ public final class ServiceShuffles implements ShuffleImplementation {
     return ServiceShuffle.about(driver.master(), driver.application(), number, maps, hasRecords);
   }
 
+  @Override
+  public byte[] renew(TreadleShuffleHandle<?, ?, ?> handle) {
+    Driver known;
+    synchronized (this) {
+      known = driver;
+    }
+    int shuffleId = handle.shuffleId();
+    if (known == null || known.has(shuffleId)) {
+      return handle.about();
+    }
+    LOG.info("Shuffle {} has ended, and is used again", shuffleId);
+    ShuffleDependency<?, ?, ?> dependency = handle.dependency();
+    int maps = dependency.rdd().getNumPartitions();
+    try {
+      return register(shuffleId, dependency, maps, dependency.partitioner().numPartitions());
+    } catch (IOException | RuntimeException error) {
+      LOG.warn("Shuffle {} has ended, and cannot be used again: {}", shuffleId, error.toString());
+      return handle.about();
+    }
+  }
+
   /** The driver's part, which starts with the first shuffle, or before. If it cannot, no later shuffle waits for it again. */
   private synchronized Driver driver() throws IOException {
     if (refusal != null) {

@@ -98,7 +98,12 @@ public final class ServiceShuffles implements ShuffleImplementation {
   }
 
   private void set(String key, String value, String why) {
-    LOG.info("Treadle sets {}={}: {}", key, value, why);
+    String before = conf.get(key, value);
+    if (before.equals(value)) {
+      LOG.info("Treadle sets {}={}: {}", key, value, why);
+    } else {
+      LOG.warn("Treadle sets {}={}, and {} has no effect: {}", key, value, before, why);
+    }
     conf.set(key, value);
   }
 

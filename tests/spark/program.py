@@ -247,6 +247,22 @@ def objects(spark):
 
 
 @job
+def writables(spark, directory):
+    """Hadoop's objects, of which a reader has one for all of its rows, as Kryo writes them."""
+    context = spark.sparkContext
+    source, found = f"{directory}/source", f"{directory}/found"
+    pairs = [(one, f"text {one}") for one in range(1_000)]
+    context.parallelize(pairs, 2).saveAsSequenceFile(source)
+    jvm = context._jvm
+    names = ("org.apache.hadoop.io.IntWritable", "org.apache.hadoop.io.Text")
+    kinds = [jvm.java.lang.Class.forName(name) for name in names]
+    read = context._jsc.sequenceFile(source, *kinds)
+    read.partitionBy(jvm.org.apache.spark.HashPartitioner(3)).saveAsTextFile(found)
+    lines = context.textFile(found).collect()
+    return sorted(lines) == sorted(f"({number},{text})" for number, text in pairs)
+
+
+@job
 def large(spark, rows):
     """More rows than Spark has memory for in a task: they are spilled."""
     text = F.sha2(F.col("id").cast("string"), 512)
@@ -291,22 +307,6 @@ def gated(spark, directory, maps, partitions, readers):
             ended.set()
         watching.result()
     return sorted(pair[1] for part in found for pair in part) == list(range(1_000 * maps))
-
-
-@job
-def writables(spark, directory):
-    """Hadoop's objects, of which a reader has one for all of its rows, as Kryo writes them."""
-    context = spark.sparkContext
-    source, found = f"{directory}/source", f"{directory}/found"
-    pairs = [(one, f"text {one}") for one in range(1_000)]
-    context.parallelize(pairs, 2).saveAsSequenceFile(source)
-    jvm = context._jvm
-    names = ("org.apache.hadoop.io.IntWritable", "org.apache.hadoop.io.Text")
-    kinds = [jvm.java.lang.Class.forName(name) for name in names]
-    read = context._jsc.sequenceFile(source, *kinds)
-    read.partitionBy(jvm.org.apache.spark.HashPartitioner(3)).saveAsTextFile(found)
-    lines = context.textFile(found).collect()
-    return sorted(lines) == sorted(f"({number},{text})" for number, text in pairs)
 
 
 @job
@@ -418,31 +418,44 @@ def replaced(spark, directory, tasks, differ):
 
 
 @job
-def killed(spark, directory):
-    """A job that is cancelled while it waits for the shuffle service. What Spark says, and how long its tasks took to end."""
+def killed(spark, directory, reads):
+    """A job that is cancelled while it waits for the shuffle service. What Spark says, and how long its tasks took to end.
+    ``reads``: its tasks wait for rows that were written before, and not to write some."""
     context = spark.sparkContext
 
     def write(index, rows):
         says(directory, f"map-{index}-{time.time_ns()}")
         return rows
 
+    rows = context.parallelize(range(10), 2).mapPartitionsWithIndex(write)
+    pairs = rows.map(lambda one: (one, one)).partitionBy(3)
+    if reads:
+        pairs.count()
+        says(directory, "written")
+        passes(Path(directory, "read"))
+
     def work():
         context.setJobGroup("cancelled", "a job that is cancelled")
-        rows = context.parallelize(range(10), 2).mapPartitionsWithIndex(write)
-        return rows.map(lambda one: (one, one)).partitionBy(3).count()
+        return pairs.count()
 
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(work)
         passes(Path(directory, "cancel"))
+        while reads and not tasks_run(context):
+            time.sleep(0.01)
         context.cancelJobGroup("cancelled")
         failed = type(future.exception(120)).__name__
-    status = context._jsc.sc().statusTracker()
     begun = time.monotonic()
-    while any(one.numRunningTasks() for one in status.getExecutorInfos()):
+    while tasks_run(context):
         if time.monotonic() - begun > 120:
             return [failed, "its tasks go on"]
         time.sleep(0.01)
     return [failed, "ended"]
+
+
+def tasks_run(context):
+    status = context._jsc.sc().statusTracker()
+    return any(one.numRunningTasks() for one in status.getExecutorInfos())
 
 
 @job

@@ -35,6 +35,10 @@ public final class ServiceShuffles implements ShuffleImplementation {
 
   private final ServicePage page;
   private boolean isShown;
+
+  /** null: the application writes no events, or has no shuffle yet. */
+  private EventLog events;
+
   private Driver driver;
   private Connection connection;
   private DriverLink link;
@@ -132,23 +136,35 @@ public final class ServiceShuffles implements ShuffleImplementation {
         why);
     Reliability.lost();
     page.fellBack(shuffleId, why);
+    EventLog events = events();
+    if (events != null) {
+      events.fellBack(shuffleId, why);
+    }
     return null;
   }
 
-  /** Spark has its UI when it has shuffles. What goes wrong with a page fails no job. */
+  /** Spark has its UI and its log of events when it has shuffles. What goes wrong with a page fails no job. */
   private synchronized void showPage() {
     if (isShown) {
       return;
     }
     isShown = true;
     Option<SparkContext> context = SparkContext$.MODULE$.getActive();
-    if (context.isDefined() && context.get().ui().isDefined()) {
-      try {
-        ServiceTab.attach(context.get().ui().get(), page::html);
-      } catch (RuntimeException | LinkageError error) {
-        LOG.warn("Spark's UI has no tab of Treadle: {}", error.toString());
-      }
+    if (context.isEmpty()) {
+      return;
     }
+    try {
+      events = EventLog.of(context.get());
+      if (context.get().ui().isDefined()) {
+        ServiceTab.attach(context.get().ui().get(), page::html);
+      }
+    } catch (RuntimeException | LinkageError error) {
+      LOG.warn("Spark's UI has no tab of Treadle: {}", error.toString());
+    }
+  }
+
+  private synchronized EventLog events() {
+    return events;
   }
 
   private byte[] register(
@@ -207,6 +223,9 @@ public final class ServiceShuffles implements ShuffleImplementation {
         context.get().addSparkListener(attempts);
       }
       page.began(driver);
+      if (events != null) {
+        events.began(driver);
+      }
     }
     return driver;
   }

@@ -13,6 +13,22 @@ from waiting import until
 WORKERS = ("127.0.0.2", "127.0.0.3")
 
 
+def daemon(
+    log: Path, host: str, program: str, *options: str, **environment: str
+) -> subprocess.Popen[bytes]:
+    """A process of Spark itself: a class of ``org.apache.spark.deploy``."""
+    site = next(Path(PYTHON).parents[1].glob("lib/python3*/site-packages/pyspark"))
+    own = {"SPARK_HOME": str(site), "SPARK_LOCAL_IP": host, "SPARK_NO_DAEMONIZE": "1"}
+    with log.open("w") as into:
+        return subprocess.Popen(
+            [site / "bin" / "spark-class", f"org.apache.spark.deploy.{program}", *options],
+            env={**os.environ, **own, **environment},
+            stdout=into,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
 class Cluster:
     """A stand-alone master of Spark, and a worker on each of two hosts."""
 
@@ -36,22 +52,8 @@ class Cluster:
         process.wait(LONG)
 
     def start(self, name: str, host: str, program: str, *options: str) -> None:
-        site = next(Path(PYTHON).parents[1].glob("lib/python3*/site-packages/pyspark"))
-        environment = {"SPARK_HOME": str(site), "SPARK_LOCAL_IP": host, "SPARK_NO_DAEMONIZE": "1"}
-        with (self.directory / f"{name}.log").open("w") as log:
-            self.processes[name] = subprocess.Popen(
-                [
-                    site / "bin" / "spark-class",
-                    f"org.apache.spark.deploy.{program}",
-                    "--webui-port",
-                    "0",
-                    *options,
-                ],
-                env={**os.environ, **environment},
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        log = self.directory / f"{name}.log"
+        self.processes[name] = daemon(log, host, program, "--webui-port", "0", *options)
 
     def said(self) -> str:
         return (self.directory / "master.log").read_text()

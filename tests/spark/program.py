@@ -104,6 +104,54 @@ def rebalanced(spark, rows):
 
 
 @job
+def localised(spark, rows):
+    """SQL: a join that becomes a broadcast as it runs. The session has its other side read map by map."""
+    settings = {
+        "spark.sql.adaptive.localShuffleReader.enabled": "true",
+        "spark.sql.autoBroadcastJoinThreshold": "-1",
+        "spark.sql.adaptive.autoBroadcastJoinThreshold": "10MB",
+    }
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    left = spark.range(0, rows, 1, 6).select((F.col("id") % 50).alias("key"), "id")
+    right = spark.range(50).select(F.col("id").alias("key"), (F.col("id") * 3).alias("value"))
+    joined = left.join(right, "key").groupBy("key").agg(F.count("*"), F.sum("id"), F.sum("value"))
+    found = sorted(tuple(row) for row in joined.collect())
+    for key in settings:
+        spark.conf.unset(key)
+    own = [range(key, rows, 50) for key in range(50)]
+    expected = [(key, len(one), sum(one), 3 * key * len(one)) for key, one in enumerate(own)]
+    return [found == expected, plan(joined)]
+
+
+@job
+def removed(spark):
+    """A shuffle that is used again after Spark has removed it, by maps that run again: whether all rows were there each time."""
+    rows = spark.sparkContext.parallelize(range(5_000), 4).map(lambda one: (one % 97, one))
+    pairs = rows.partitionBy(3)
+    found = []
+    for _ in range(3):
+        found.append(sorted(one for _, one in pairs.collect()) == list(range(5_000)))
+        pairs._jrdd.rdd().cleanShuffleDependencies(True)
+    return found
+
+
+@job
+def checkpointed(spark, directory):
+    """Rows that are read from a checkpoint once they are there, and the shuffle before it is removed."""
+    context = spark.sparkContext
+    context.setCheckpointDir(directory)
+    grouped = context.parallelize(range(5_000), 4).map(lambda one: (one % 97, one)).groupByKey(3)
+    lists = grouped.mapValues(sorted)
+    lists.checkpoint()
+    expected = {key: list(range(key, 5_000, 97)) for key in range(97)}
+    found = [dict(lists.collect()) == expected]
+    grouped._jrdd.rdd().cleanShuffleDependencies(True)
+    found.append(lists.isCheckpointed() and dict(lists.collect()) == expected)
+    return found
+
+
+@job
 def placed(spark):
     """For how many tasks that read a shuffle Spark prefers a host."""
     rows = spark.range(0, 1000, 1, 4).repartition(3, "id")._jdf.queryExecution().toRdd()
@@ -196,6 +244,22 @@ def objects(spark):
         keys == sorted(f"key {one % 13:02}" for one in range(600)),
         counted == {key: len(values) for key, values in expected.items()},
     ]
+
+
+@job
+def writables(spark, directory):
+    """Hadoop's objects, of which a reader has one for all of its rows, as Kryo writes them."""
+    context = spark.sparkContext
+    source, found = f"{directory}/source", f"{directory}/found"
+    pairs = [(one, f"text {one}") for one in range(1_000)]
+    context.parallelize(pairs, 2).saveAsSequenceFile(source)
+    jvm = context._jvm
+    names = ("org.apache.hadoop.io.IntWritable", "org.apache.hadoop.io.Text")
+    kinds = [jvm.java.lang.Class.forName(name) for name in names]
+    read = context._jsc.sequenceFile(source, *kinds)
+    read.partitionBy(jvm.org.apache.spark.HashPartitioner(3)).saveAsTextFile(found)
+    lines = context.textFile(found).collect()
+    return sorted(lines) == sorted(f"({number},{text})" for number, text in pairs)
 
 
 @job
@@ -354,31 +418,44 @@ def replaced(spark, directory, tasks, differ):
 
 
 @job
-def killed(spark, directory):
-    """A job that is cancelled while it waits for the shuffle service. What Spark says, and how long its tasks took to end."""
+def killed(spark, directory, reads):
+    """A job that is cancelled while it waits for the shuffle service. What Spark says, and how long its tasks took to end.
+    ``reads``: its tasks wait for rows that were written before, and not to write some."""
     context = spark.sparkContext
 
     def write(index, rows):
         says(directory, f"map-{index}-{time.time_ns()}")
         return rows
 
+    rows = context.parallelize(range(10), 2).mapPartitionsWithIndex(write)
+    pairs = rows.map(lambda one: (one, one)).partitionBy(3)
+    if reads:
+        pairs.count()
+        says(directory, "written")
+        passes(Path(directory, "read"))
+
     def work():
         context.setJobGroup("cancelled", "a job that is cancelled")
-        rows = context.parallelize(range(10), 2).mapPartitionsWithIndex(write)
-        return rows.map(lambda one: (one, one)).partitionBy(3).count()
+        return pairs.count()
 
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(work)
         passes(Path(directory, "cancel"))
+        while reads and not tasks_run(context):
+            time.sleep(0.01)
         context.cancelJobGroup("cancelled")
         failed = type(future.exception(120)).__name__
-    status = context._jsc.sc().statusTracker()
     begun = time.monotonic()
-    while any(one.numRunningTasks() for one in status.getExecutorInfos()):
+    while tasks_run(context):
         if time.monotonic() - begun > 120:
             return [failed, "its tasks go on"]
         time.sleep(0.01)
     return [failed, "ended"]
+
+
+def tasks_run(context):
+    status = context._jsc.sc().statusTracker()
+    return any(one.numRunningTasks() for one in status.getExecutorInfos())
 
 
 @job

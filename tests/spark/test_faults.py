@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,7 +149,7 @@ def test_a_task_that_waits_for_the_service_is_killed(
     # Without a server, maps wait for one.
     for name in ("a", "b"):
         servers.kill(name)
-    job = application.begin("killed", str(gates))
+    job = application.begin("killed", str(gates), False)
     begun(gates, application, "map", 2)
     (gates / "cancel").touch()
     failed, ended = application.answer(job)
@@ -158,3 +159,21 @@ def test_a_task_that_waits_for_the_service_is_killed(
     servers.begin("d")
     servers.ready()
     assert application.run("reduced")
+
+
+def test_a_task_that_waits_for_rows_is_killed(new_place: Callable[[], Place], gates: Path) -> None:
+    place = new_place()
+    servers = place.serve("a", "b")
+    application = place.application()
+    job = application.begin("killed", str(gates), True)
+    until((gates / "written").exists, application.said, LONG)
+    stopped = list(servers.processes.values())
+    for server in stopped:
+        server.send(signal.SIGSTOP)
+    for gate in ("read", "cancel"):
+        (gates / gate).touch()
+    failed, ended = application.answer(job)
+    for server in stopped:
+        server.send(signal.SIGCONT)
+    assert failed == "Py4JJavaError"
+    assert ended == "ended"

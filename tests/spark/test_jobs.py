@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,8 @@ KINDS = {
     "zstd": {"spark.io.compression.codec": "zstd"},
     "uncompressed": {"spark.shuffle.compress": "false"},
 }
+
+FEW = {"spark.memory.fraction": "0.02", "spark.memory.storageFraction": "0.0"}
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -40,6 +43,20 @@ def test_a_skewed_join_is_read_by_ranges_of_maps(application: Application) -> No
 @pytest.mark.parametrize("job", ["window", "reduced", "ordered", "listed"])
 def test_a_job_returns_what_python_computes(application: Application, job: str) -> None:
     assert application.run(job)
+
+
+def test_maps_are_read_one_by_one_if_a_session_wants_that(application: Application) -> None:
+    is_right, plan = application.run("localised", 40_000)
+    assert is_right
+    assert "AQEShuffleRead local" in plan
+
+
+def test_a_shuffle_that_spark_has_removed_is_used_again(application: Application) -> None:
+    assert application.run("removed") == [True] * 3
+
+
+def test_rows_of_a_checkpoint_need_no_shuffle(application: Application, tmp_path: Path) -> None:
+    assert application.run("checkpointed", str(tmp_path)) == [True, True]
 
 
 def test_an_rdd_is_repartitioned(application: Application) -> None:
@@ -77,8 +94,15 @@ def test_each_byte_of_a_partition_that_tasks_share_is_read_once(shared_place: Pl
 
 
 def test_more_rows_than_there_is_memory_for_are_spilled(shared_place: Place) -> None:
-    few = {"spark.memory.fraction": "0.02", "spark.memory.storageFraction": "0.0"}
-    application = shared_place.application(few)
+    application = shared_place.application(FEW)
+    assert application.run("large", 200_000)
+    assert metric(application.stop(), "Disk Bytes Spilled") > 0
+
+
+def test_streams_of_rows_whose_memory_is_used_again(shared_place: Place, tmp_path: Path) -> None:
+    settings = {**FEW, **KINDS["encrypted"], **KINDS["kryo"]}
+    application = shared_place.application(settings)
+    assert application.run("writables", str(tmp_path))
     assert application.run("large", 200_000)
     assert metric(application.stop(), "Disk Bytes Spilled") > 0
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import urllib.request
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from application_support import LONG, PYTHON, Application, metric, told
 from conftest import Place
 from ports import free_port
 from process_support import alive
+from tab_support import check_tab
 from waiting import until
 
 MAPS, PARTITIONS = 6, 4
@@ -93,32 +93,6 @@ def test_a_shuffle_is_found_by_what_spark_calls_it(
     assert record()["stages"] in map(str, job["stageIds"])
 
 
-class Rows(HTMLParser):
-    """The texts of the cells of a table with an id."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.rows: list[list[str]] = []
-        self.inside = self.in_cell = False
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.inside |= ("id", "treadle-shuffles") in attributes
-        if self.inside and tag == "tr":
-            self.rows.append([])
-        if self.inside and tag in ("td", "th"):
-            self.in_cell = True
-            self.rows[-1].append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        self.inside &= tag != "table"
-        self.in_cell &= tag not in ("td", "th")
-
-    def handle_data(self, text: str) -> None:
-        if self.in_cell:
-            self.rows[-1][-1] += text
-
-
 def page(application: Application, interface: str, name: str) -> str:
     base = interface.partition("/api/")[0]
     with urllib.request.urlopen(f"{base}/{name}/", timeout=LONG) as answer:
@@ -139,18 +113,7 @@ def test_a_tab_of_spark_shows_the_shuffles(shared_place: Place, application: App
     shown = page(application, interface, "treadle")
     assert "<script>alert" not in shown
     assert f"treadle shuffle list --service {master}" in shown
-    headings, row, *_ = Rows(shown).rows
-    cells = dict(zip(headings, row, strict=True))
-    own = record()
-    assert cells["Shuffle"] == own["name"]
-    assert cells["Shuffle"].endswith(told)
-    assert cells["Stages"] == own["stages"]
-    assert cells["Maps"] == str(own["inputs"])
-    assert cells["Partitions"] == str(own["partitions"])
-    assert cells["Rows"] == f"{own['rows']:,}"
-    assert cells["Size"].endswith(("B", "KiB"))
-    assert float(cells["Skew"]) >= 1
-    assert cells["Servers"] == ", ".join(own["servers"])
+    assert check_tab(shown, record())["Shuffle"].endswith(told)
     assert "0 shuffles in files of executors" in shown
 
 

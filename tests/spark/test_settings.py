@@ -57,3 +57,16 @@ def test_with_the_service_idle_executors_may_go(shared_place: Place) -> None:
     assert application.run("reduced")
     application.stop()
     assert "as without Treadle" not in application.log.read_text()
+
+
+def test_what_has_no_effect_of_what_is_set_is_said(shared_place: Place) -> None:
+    plugin = "org.apache.spark.shuffle.sort.io.LocalDiskShuffleDataIO"
+    given = {SET[0]: plugin, SET[2]: "true"}
+    application = shared_place.application(given, master="local[2]")
+    assert application.run("reduced")
+    application.stop()
+    said = application.log.read_text()
+    assert (
+        f"Treadle sets {SET[0]}=io.treadle.spark.TreadleDataIO, and {plugin} has no effect" in said
+    )
+    assert f"Treadle sets {SET[2]}=false, and true has no effect" in said

@@ -14,7 +14,7 @@ import org.apache.spark.shuffle.ShuffleWriter;
  * (whether this is the driver), which does nothing else. It may use this package, and its own.
  */
 public interface ShuffleImplementation {
-  /** Of what is public in this package. It rises with each change; a jar says for which it is made. */
+  /** Of what is public in this package. It rises with each change that counts; a jar says for which it is made. */
   int INTERFACE = 1;
 
   /** What is loaded, with all others of its package. */
@@ -40,6 +40,14 @@ public interface ShuffleImplementation {
    * @return what writers and readers must know of it, which travels with each task; null: its rows are in files of executors
    */
   byte[] registerShuffle(int shuffleId, ShuffleDependency<?, ?, ?> dependency);
+
+  /**
+   * What tasks that begin now must know of a shuffle. It may have been unregistered since it was registered: then it is used
+   * again, without any row. In the driver, and quick.
+   */
+  default byte[] renew(TreadleShuffleHandle<?, ?, ?> handle) {
+    return handle.about();
+  }
 
   <K, V, C> ShuffleWriter<K, V> getWriter(
       TreadleShuffleHandle<K, V, C> handle,

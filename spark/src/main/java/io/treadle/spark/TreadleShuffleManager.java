@@ -68,7 +68,7 @@ public class TreadleShuffleManager extends SortShuffleManager {
         source.serve(SparkEnv.get());
       }
     }
-    return new TreadleShuffleHandle<>(shuffleId, dependency, about, source);
+    return new TreadleShuffleHandle<>(shuffleId, dependency, about, source, implementation);
   }
 
   @Override

@@ -143,6 +143,11 @@ final class Driver implements RpcEndpoint {
     return Native.number(handle);
   }
 
+  /** Whether a shuffle is registered, and has not ended. */
+  boolean has(int shuffleId) {
+    return shuffles.containsKey(shuffleId);
+  }
+
   /** A stage begins that writes a shuffle. {@code false}: the shuffle is not at the service. */
   boolean writes(int shuffleId, String stage) {
     DriverShuffle shuffle = shuffles.get(shuffleId);
@@ -210,6 +215,10 @@ final class Driver implements RpcEndpoint {
     byte kind = in.readByte();
     int shuffleId = in.readInt();
     DriverShuffle shuffle = shuffles.get(shuffleId);
+    if (shuffle == null && kind == Messages.GENERATION) {
+      // If it is used again, its maps are to run again.
+      return CompletableFuture.completedFuture(Messages.number(Messages.NONE));
+    }
     if (shuffle == null) {
       throw new IOException("shuffle " + shuffleId + " has ended");
     }

@@ -85,6 +85,12 @@ final class PartitionReader {
         superseded = true;
       } catch (ServiceException.Gone error) {
         failed = error;
+      } catch (ServiceException error) {
+        if (error.getClass() == ServiceException.class) {
+          // It may have ended: Spark has removed it, and runs its maps again.
+          ask(partition, Messages.NONE, false, error);
+        }
+        throw error;
       }
       if (System.nanoTime() > deadline) {
         throw failed;

@@ -73,7 +73,7 @@ final class PieceInput extends InputStream {
         piece += 3;
       } else {
         // The native side has looked at all of them: they have these lengths.
-        int length = Platform.getInt(null, at + 4);
+        long length = Integer.toUnsignedLong(Platform.getInt(null, at + 4));
         at += HEAD;
         recordEnd = at + length;
       }

@@ -133,8 +133,11 @@ final class RecordArena extends MemoryConsumer {
       // If there is still no memory, so little is taken without it.
       charge(more);
     }
-    capacities[region] += more;
-    addresses[region] = Native.grow(handle, region, capacities[region]);
+    long grown = capacities[region] + more;
+    // What fails has lost its memory: nothing may be written to it.
+    capacities[region] = 0;
+    addresses[region] = Native.grow(handle, region, grown);
+    capacities[region] = grown;
   }
 
   private boolean charge(long more) {

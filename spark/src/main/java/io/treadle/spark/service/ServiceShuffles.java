@@ -38,6 +38,10 @@ public final class ServiceShuffles implements ShuffleImplementation {
 
   private final ServicePage page;
   private boolean isShown;
+
+  /** null: the application writes no events, or has no shuffle yet. */
+  private EventLog events;
+
   private Driver driver;
   private Connection connection;
   private DriverLink link;
@@ -101,7 +105,12 @@ public final class ServiceShuffles implements ShuffleImplementation {
   }
 
   private void set(String key, String value, String why) {
-    LOG.info("Treadle sets {}={}: {}", key, value, why);
+    String before = conf.get(key, value);
+    if (before.equals(value)) {
+      LOG.info("Treadle sets {}={}: {}", key, value, why);
+    } else {
+      LOG.warn("Treadle sets {}={}, and {} has no effect: {}", key, value, before, why);
+    }
     conf.set(key, value);
   }
 
@@ -130,23 +139,35 @@ public final class ServiceShuffles implements ShuffleImplementation {
         why);
     Reliability.lost();
     page.fellBack(shuffleId, why);
+    EventLog events = events();
+    if (events != null) {
+      events.fellBack(shuffleId, why);
+    }
     return null;
   }
 
-  /** Spark has its UI when it has shuffles. What goes wrong with a page fails no job. */
+  /** Spark has its UI and its log of events when it has shuffles. What goes wrong with a page fails no job. */
   private synchronized void showPage() {
     if (isShown) {
       return;
     }
     isShown = true;
     Option<SparkContext> context = SparkContext$.MODULE$.getActive();
-    if (context.isDefined() && context.get().ui().isDefined()) {
-      try {
-        ServiceTab.attach(context.get().ui().get(), page::html);
-      } catch (RuntimeException | LinkageError error) {
-        LOG.warn("Spark's UI has no tab of Treadle: {}", error.toString());
-      }
+    if (context.isEmpty()) {
+      return;
     }
+    try {
+      events = EventLog.of(context.get());
+      if (context.get().ui().isDefined()) {
+        ServiceTab.attach(context.get().ui().get(), page::html);
+      }
+    } catch (RuntimeException | LinkageError error) {
+      LOG.warn("Spark's UI has no tab of Treadle: {}", error.toString());
+    }
+  }
+
+  private synchronized EventLog events() {
+    return events;
   }
 
   private byte[] register(
@@ -160,6 +181,27 @@ public final class ServiceShuffles implements ShuffleImplementation {
     long number = driver.register(shuffleId, name, maps, partitions, codec);
     numbers.put(shuffleId, number);
     return ServiceShuffle.about(driver.master(), driver.application(), number, maps, hasRecords);
+  }
+
+  @Override
+  public byte[] renew(TreadleShuffleHandle<?, ?, ?> handle) {
+    Driver known;
+    synchronized (this) {
+      known = driver;
+    }
+    int shuffleId = handle.shuffleId();
+    if (known == null || known.has(shuffleId)) {
+      return handle.about();
+    }
+    LOG.info("Shuffle {} has ended, and is used again", shuffleId);
+    ShuffleDependency<?, ?, ?> dependency = handle.dependency();
+    int maps = dependency.rdd().getNumPartitions();
+    try {
+      return register(shuffleId, dependency, maps, dependency.partitioner().numPartitions());
+    } catch (IOException | RuntimeException error) {
+      LOG.warn("Shuffle {} has ended, and cannot be used again: {}", shuffleId, error.toString());
+      return handle.about();
+    }
   }
 
   /** The driver's part, which starts with the first shuffle, or before. If it cannot, no later shuffle waits for it again. */
@@ -185,6 +227,9 @@ public final class ServiceShuffles implements ShuffleImplementation {
       }
       page.began(driver);
       countLostServers(driver);
+      if (events != null) {
+        events.began(driver);
+      }
     }
     return driver;
   }

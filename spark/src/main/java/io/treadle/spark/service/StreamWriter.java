@@ -1,13 +1,15 @@
 package io.treadle.spark.service;
 
+import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.OutputStream;
+import org.apache.spark.Partitioner;
+import org.apache.spark.ShuffleDependency;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext;
 import org.apache.spark.serializer.SerializationStream;
 import org.apache.spark.serializer.SerializerManager;
 import org.apache.spark.shuffle.ShuffleWriteMetricsReporter;
-import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.storage.ShuffleBlockId;
 import org.apache.spark.util.collection.ExternalSorter;
 import scala.Option;
@@ -43,19 +45,41 @@ final class StreamWriter<K, V, C> extends MapWriter<K, V, C> {
   @Override
   void collect(Iterator<Product2<K, V>> rows) throws IOException {
     boolean combines = dependency.mapSideCombine();
-    ExternalSorter<K, V, C> sorter =
-        Versions.sorter(
-            context,
-            combines ? dependency.aggregator() : Option.empty(),
-            Option.apply(dependency.partitioner()),
-            Option.empty(),
-            dependency.serializer());
+    if (dependency.serializer().supportsRelocationOfSerializedObjects() && !combines) {
+      ExternalSorter<Integer, byte[], byte[]> sorter =
+          Versions.sorter(
+              context,
+              Option.empty(),
+              Option.apply(new Numbers(handle.partitions)),
+              Option.empty(),
+              SparkEnv.get().closureSerializer());
+      sort(sorter, new Serialised<>(rows, dependency), this::writeSerialised);
+    } else {
+      ExternalSorter<K, V, C> sorter =
+          Versions.sorter(
+              context,
+              combines ? dependency.aggregator() : Option.empty(),
+              Option.apply(dependency.partitioner()),
+              Option.empty(),
+              dependency.serializer());
+      sort(sorter, rows, this::writeObjects);
+    }
+  }
+
+  /** Puts the rows of a partition into its stream. Returns how many there are. */
+  private interface Writing<K, C> {
+    long write(Iterator<Product2<K, C>> rows, OutputStream stream) throws IOException;
+  }
+
+  private <A, B, D> void sort(
+      ExternalSorter<A, B, D> sorter, Iterator<Product2<A, B>> rows, Writing<A, D> writing)
+      throws IOException {
     try {
-      sorter.insertAll(new Kept<>(rows));
-      Iterator<Tuple2<Object, Iterator<Product2<K, C>>>> partitions = sorter.partitionedIterator();
+      sorter.insertAll(rows);
+      Iterator<Tuple2<Object, Iterator<Product2<A, D>>>> partitions = sorter.partitionedIterator();
       while (partitions.hasNext()) {
-        Tuple2<Object, Iterator<Product2<K, C>>> partition = partitions.next();
-        write((Integer) partition._1(), partition._2());
+        Tuple2<Object, Iterator<Product2<A, D>>> partition = partitions.next();
+        write((Integer) partition._1(), partition._2(), writing);
       }
       context.taskMetrics().incMemoryBytesSpilled(sorter.memoryBytesSpilled());
       context.taskMetrics().incDiskBytesSpilled(sorter.diskBytesSpilled());
@@ -65,13 +89,21 @@ final class StreamWriter<K, V, C> extends MapWriter<K, V, C> {
     }
   }
 
-  private void write(int partition, Iterator<Product2<K, C>> rows) throws IOException {
+  private <A, D> void write(int partition, Iterator<Product2<A, D>> rows, Writing<A, D> writing)
+      throws IOException {
     if (!rows.hasNext()) {
       return;
     }
     SerializerManager manager = SparkEnv.get().serializerManager();
     ShuffleBlockId block = new ShuffleBlockId(handle.shuffleId(), context.taskAttemptId(), partition);
-    OutputStream stream = manager.wrapStream(block, new Cut(partition));
+    long count = writing.write(rows, manager.wrapStream(block, new Cut(partition)));
+    if (arena.length() > 0) {
+      arena.end(partition);
+    }
+    wrote(count);
+  }
+
+  private long writeObjects(Iterator<Product2<K, C>> rows, OutputStream stream) {
     SerializationStream out = dependency.serializer().newInstance().serializeStream(stream);
     long count = 0;
     while (rows.hasNext()) {
@@ -81,10 +113,18 @@ final class StreamWriter<K, V, C> extends MapWriter<K, V, C> {
       count++;
     }
     out.close();
-    if (arena.length() > 0) {
-      arena.end(partition);
+    return count;
+  }
+
+  private long writeSerialised(Iterator<Product2<Integer, byte[]>> rows, OutputStream stream)
+      throws IOException {
+    long count = 0;
+    while (rows.hasNext()) {
+      stream.write(rows.next()._2());
+      count++;
     }
-    wrote(count);
+    stream.close();
+    return count;
   }
 
   /** Cuts a long stream into records. */
@@ -99,39 +139,85 @@ final class StreamWriter<K, V, C> extends MapWriter<K, V, C> {
     @Override
     public void write(int value) throws IOException {
       inner.write(value);
+      cut();
     }
 
     @Override
     public void write(byte[] from, int start, int length) throws IOException {
-      inner.write(from, start, length);
+      for (int done = 0; done < length; ) {
+        int some = (int) Math.min(length - done, LONGEST - arena.length());
+        inner.write(from, start + done, some);
+        done += some;
+        cut();
+      }
+    }
+
+    private void cut() throws IOException {
       if (arena.length() >= LONGEST) {
         arena.end(partition);
       }
     }
   }
 
-  /** Rows that stay as they are: SQL uses the memory of a row again, and the sorter keeps rows. */
-  private static final class Kept<K, V> extends AbstractIterator<Product2<K, V>> {
+  /**
+   * Rows as bytes, with the numbers of their partitions. Each is serialised before the next one is taken: SQL and Hadoop use
+   * the memory of a row again, and the sorter keeps rows.
+   */
+  private static final class Serialised<K, V> extends AbstractIterator<Product2<Integer, byte[]>> {
     private final Iterator<Product2<K, V>> rows;
+    private final Partitioner partitioner;
+    private final ByteArrayOutputStream bytes = new ByteArrayOutputStream();
+    private final SerializationStream out;
 
-    Kept(Iterator<Product2<K, V>> rows) {
+    Serialised(Iterator<Product2<K, V>> rows, ShuffleDependency<K, V, ?> dependency) {
       this.rows = rows;
+      partitioner = dependency.partitioner();
+      out = dependency.serializer().newInstance().serializeStream(bytes);
     }
 
     @Override
     public boolean hasNext() {
-      return rows.hasNext();
+      if (rows.hasNext()) {
+        return true;
+      }
+      out.close();
+      if (bytes.size() > 0) {
+        throw new IllegalStateException(
+            "the serialiser writes at its end: its rows cannot be read in any order");
+      }
+      return false;
     }
 
     @Override
-    @SuppressWarnings("unchecked")
-    public Product2<K, V> next() {
+    public Product2<Integer, byte[]> next() {
       Product2<K, V> row = rows.next();
-      Object value = row._2();
-      if (value instanceof UnsafeRow) {
-        return (Product2<K, V>) new Tuple2<>(row._1(), ((UnsafeRow) value).copy());
-      }
-      return row;
+      out.writeKey(row._1(), OBJECT);
+      out.writeValue(row._2(), OBJECT);
+      out.flush();
+      Tuple2<Integer, byte[]> found =
+          new Tuple2<>(partitioner.getPartition(row._1()), bytes.toByteArray());
+      bytes.reset();
+      return found;
+    }
+  }
+
+  /** Partitions by their numbers. */
+  private static final class Numbers extends Partitioner {
+    private static final long serialVersionUID = 1L;
+    private final int count;
+
+    Numbers(int count) {
+      this.count = count;
+    }
+
+    @Override
+    public int numPartitions() {
+      return count;
+    }
+
+    @Override
+    public int getPartition(Object key) {
+      return (Integer) key;
     }
   }
 }

@@ -59,6 +59,19 @@ export interface Worker {
   lost?: number;
 }
 
+/** All workers that are there, together. */
+export interface Totals {
+  workers?: number;
+  paused?: number;
+  /** Not there any more. */
+  gone?: number;
+  threads?: number;
+  memory_limit?: number;
+  managed?: number;
+  process?: number;
+  spilled?: number;
+}
+
 export interface Shuffle {
   name?: string;
   bytes?: number;
@@ -260,6 +273,7 @@ export interface Overview {
   more_groups?: number;
   workers?: Worker[];
   more_workers?: number;
+  totals?: Totals;
   series?: Series;
   /** The same of the whole run. */
   whole?: Series;

@@ -186,7 +186,17 @@ def test_a_lost_worker_is_named(start, join):
     verdict = until(lambda: rule_of(scheduler.link, "lost-workers"))
     assert "one" in verdict["text"]
     assert verdict["severity"] == "bad"
-    events = get(scheduler.link, "/sight/overview")["events"]
+    # What is added up is of those that are there, and the text says the same.
+    view = get(scheduler.link, "/sight/overview")
+    assert len(view["workers"]) == 2
+    (there,) = [one for one in view["workers"] if one["status"] != "gone"]
+    totals = view["totals"]
+    assert (totals["workers"], totals["gone"]) == (1, 1)
+    assert totals["threads"] == there["threads"]
+    assert totals["memory_limit"] == there["memory_limit"]
+    told = f"workers: 1 with {there['threads']} threads, 0 paused, 1 gone;"
+    assert told in observed(scheduler.link)
+    events = view["events"]
     assert {(one["kind"], one["worker"]) for one in events} >= {
         ("joined", "other"),
         ("lost", "one"),

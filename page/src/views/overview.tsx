@@ -2,7 +2,7 @@
 
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { dark, variable } from "../colours";
-import { bytes, count, DASH, decimal, moment, perSecond, percent, seconds, shorten, sum } from "../format";
+import { bytes, count, DASH, decimal, moment, perSecond, percent, seconds, shorten } from "../format";
 import { overview } from "../link";
 import { penOn, useWidth } from "../parts/canvas";
 import { Chart } from "../parts/chart";
@@ -232,9 +232,8 @@ export function Overview() {
   const workers = now.workers ?? [];
   const tasks = now.tasks ?? {};
   const groups = now.groups ?? [];
-  const paused = workers.filter((worker) => worker.status === "paused").length;
-  const used = sum(workers.map((worker) => worker.process));
-  const limit = sum(workers.map((worker) => worker.memory_limit));
+  const totals = now.totals ?? {};
+  const paused = totals.paused ?? 0;
   const failed = tasks.failed ?? 0;
   return (
     <div class="overview">
@@ -250,15 +249,16 @@ export function Overview() {
         </Fact>
         <Fact name="tasks per second">{decimal(now.rate)}</Fact>
         <Fact name="workers">
-          {count(now.workers && workers.length + (now.more_workers ?? 0))}
-          {paused > 0 && <small> ‖ {paused} paused</small>}
+          {count(totals.workers)}
+          {paused > 0 && <small> ‖ {count(paused)} paused</small>}
+          {(totals.gone ?? 0) > 0 && <small> ✕ {count(totals.gone)} gone</small>}
         </Fact>
-        <Fact name="threads">{count(sum(workers.map((worker) => worker.threads)))}</Fact>
+        <Fact name="threads">{count(totals.threads)}</Fact>
         <Fact name="memory">
-          {bytes(used)}
-          {limit !== undefined && <small> of {bytes(limit)}</small>}
+          {bytes(totals.process)}
+          {totals.memory_limit !== undefined && <small> of {bytes(totals.memory_limit)}</small>}
         </Fact>
-        <Fact name="spilled">{bytes(sum(workers.map((worker) => worker.spilled)))}</Fact>
+        <Fact name="spilled">{bytes(totals.spilled)}</Fact>
       </dl>
       <div class="two">
         <Panel

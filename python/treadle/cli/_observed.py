@@ -15,13 +15,13 @@ _MOST = 40
 _WIDEST = 160
 # What each topic has of the overview.
 _PARTS = {
-    "workers": ("workers", "more_workers", "running"),
+    "workers": ("workers", "more_workers", "totals", "running"),
     "groups": ("groups", "more_groups"),
     "shuffles": ("shuffles",),
     "casts": ("casts", "more_casts"),
     "errors": ("errors", "more_errors"),
     "running": ("running", "more_running"),
-    "memory": ("workers", "series"),
+    "memory": ("workers", "more_workers", "totals", "series"),
 }
 
 
@@ -188,19 +188,12 @@ def _overview(found: dict[str, Any]) -> Iterator[str]:
     if tasks is not None:
         yield "tasks: " + ", ".join(f"{count} {name}" for name, count in tasks.items())
     yield f"rate: {found['rate']:.0f} tasks/s"
-    workers = [one for one in found["workers"] if one["status"] != "gone"]
-    threads = sum(one["threads"] for one in workers)
-    gone = len(found["workers"]) - len(workers)
-    process = sum(one.get("process") or 0 for one in workers)
-    spilled = sum(one.get("spilled") or 0 for one in workers)
-    more = (
-        f", and {found['more_workers']} that are not counted here"
-        if found.get("more_workers")
-        else ""
-    )
+    totals = found["totals"]
+    limit = f" of {_bytes(totals['memory_limit'])}" if totals.get("memory_limit") else ""
     yield (
-        f"workers: {len(workers)} with {threads} threads, {gone} gone{more}; "
-        f"{_bytes(process)} of memory, {_bytes(spilled)} on disk"
+        f"workers: {totals['workers']} with {totals['threads']} threads, {totals['paused']} paused, "
+        f"{totals['gone']} gone; {_bytes(totals.get('process'))}{limit} of memory, "
+        f"{_bytes(totals.get('spilled'))} on disk"
     )
     yield (
         f"spans: {spans['kept']} kept in {_bytes(spans['bytes'])} of {_bytes(spans['limit'])}, "
@@ -283,6 +276,8 @@ def _workers(found: dict[str, Any]) -> Iterator[str]:
         for one in found["workers"]
     ]
     yield from _table(head, rows)
+    if found.get("more_workers"):
+        yield f"and {found['more_workers']} workers more"
     for one in found["workers"]:
         if one.get("why"):
             yield f"{one['name']}: {one['why']}"

@@ -52,7 +52,7 @@ pub use event::{End, Event, Shuffle, Snapshot, States, WorkerState, about_error}
 pub use groups::{MOST_GROUPS, OTHERS};
 pub use overview::{
     CastRow, ErrorRow, EventRow, Flame, GroupRow, HistoryRow, Kept, LineRow, Lines, Matrix,
-    Overview, RunningRow, Series, SpanRow, StatesRow, Tasks, WorkerRow,
+    Overview, RunningRow, Series, SpanRow, StatesRow, Tasks, Totals, WorkerRow,
 };
 pub use picture::{By, Lane, Picture, Rectangle, Window};
 pub use reader::Malformed;

@@ -21,6 +21,26 @@ pub struct Tasks {
     pub failed: u64,
 }
 
+/// The workers that are there, all of them together. What none of them has said is not known.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, serde::Serialize)]
+pub struct Totals {
+    pub workers: u64,
+    /// Of them.
+    pub paused: u64,
+    /// Those that are not there any more.
+    pub gone: u64,
+    pub threads: u64,
+    /// Unless one of them has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_limit: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub managed: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spilled: Option<u64>,
+}
+
 /// What is kept of spans.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, serde::Serialize)]
 pub struct Kept {
@@ -268,6 +288,7 @@ pub struct Overview {
     pub more_groups: usize,
     pub workers: Vec<WorkerRow>,
     pub more_workers: usize,
+    pub totals: Totals,
     pub series: Series,
     /// The same of the whole run.
     pub whole: Series,

@@ -19,7 +19,7 @@ use crate::groups::Groups;
 use crate::logs::Logs;
 use crate::overview::{
     Cluster, ErrorRow, EventRow, GroupRow, HistoryRow, Kept, Matrix, Overview, ShuffleRow,
-    StatesRow, Tasks, WorkerRow,
+    StatesRow, Tasks, Totals, WorkerRow,
 };
 use crate::profile::Profile;
 use crate::reader::Malformed;
@@ -592,6 +592,7 @@ impl Sight {
             more_groups,
             workers,
             more_workers,
+            totals: self.totals(),
             series: {
                 let mut series = series(1, self.times.to(), self.times.recent());
                 self.add_running(&mut series, now);
@@ -617,6 +618,37 @@ impl Sight {
             verdicts: self.verdicts(),
             history: self.history.clone(),
         }
+    }
+
+    fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        let mut limit = Some(0_u64);
+        for (_, worker) in self.workers.iter() {
+            if worker.gone.is_some() {
+                totals.gone += 1;
+                continue;
+            }
+            totals.workers += 1;
+            totals.threads += u64::from(worker.threads);
+            limit = match worker.memory {
+                0 => None,
+                memory => limit.map(|limit| limit.saturating_add(memory)),
+            };
+            let Some(state) = worker.state else {
+                continue;
+            };
+            totals.paused += u64::from(status(worker) == "paused");
+            let sums = [
+                (&mut totals.managed, state.managed),
+                (&mut totals.process, state.process),
+                (&mut totals.spilled, state.spilled),
+            ];
+            for (sum, bytes) in sums {
+                *sum = Some(sum.unwrap_or(0).saturating_add(bytes));
+            }
+        }
+        totals.memory_limit = limit.filter(|limit| *limit > 0);
+        totals
     }
 
     fn worker_rows(&self, now: u64, live: bool) -> (Vec<WorkerRow>, usize) {

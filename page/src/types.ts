@@ -219,12 +219,21 @@ export interface Failure {
   key?: string;
   group?: string;
   worker?: string | number;
+  worker_id?: number;
   time?: Ns;
   text?: string;
+  /** An overview has none. */
+  traceback?: string;
   /** How many were seen. */
   count?: number;
   /** Whether they raised. Others the scheduler gave up. */
   raised?: boolean;
+}
+
+/** All errors that are kept. */
+export interface Failures {
+  errors?: Failure[];
+  more_errors?: number;
 }
 
 /** A task that runs. */

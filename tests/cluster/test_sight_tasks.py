@@ -309,6 +309,38 @@ def test_lines_of_logs_are_found(tmp_path, processes):
         shown.close()
 
 
+def speak(x):
+    logging.getLogger("job").warning("spoke of %s", x)
+    return x
+
+
+def test_a_task_leads_to_the_lines_of_its_time():
+    with two(True) as (client, link):
+        first = client.submit(speak, "the first", key="speak-1")
+        first.result()
+        second = client.submit(speak, "the second", key="speak-2", workers=_where(client, first))
+        second.result()
+
+        def lines(key):
+            return [one["text"] for one in get(link, "/sight/task", f"key={key}").get("log", [])]
+
+        for key, other in (("speak-1", "the second"), ("speak-2", "the first")):
+            told = until(lambda key=key: lines(key))
+            assert any(f"spoke of {'the first' if key == 'speak-1' else 'the second'}" in one for one in told)
+            assert other not in " ".join(told)
+        assert "spoke of the first" in observed(link, "task", "speak-1")
+        (line,) = get(link, "/sight/logs", "find=spoke+of+the+first")["lines"]
+        window = f"worker={line['worker_id']}&from={line['time']}&to={line['time'] + 1}"
+        assert get(link, "/sight/logs", window)["lines"] == [line]
+        assert fetch(link, "/sight/logs", "from=5&to=4")[0] == 400
+
+
+def _where(client, future):
+    """The worker that has a value."""
+    (workers,) = client.who_has([future]).values()
+    return list(workers)
+
+
 def test_the_scheduler_has_lines_too(start, join):
     scheduler = start("scheduler", "--port", "0")
     worker = start("worker", scheduler.address, "--name", "one")

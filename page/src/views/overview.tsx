@@ -2,14 +2,14 @@
 
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { dark, variable } from "../colours";
-import { bytes, count, DASH, decimal, moment, perSecond, percent, seconds, shorten } from "../format";
-import { overview } from "../link";
+import { bytes, count, DASH, decimal, lines, moment, perSecond, percent, seconds, shorten } from "../format";
+import { askJson, overview } from "../link";
 import { penOn, useWidth } from "../parts/canvas";
 import { Chart } from "../parts/chart";
 import { Memory } from "../parts/memory";
 import { done, Empty, Fact, GroupName, inState, Legend, Panel, Progress, Share, SIGNS, STATES, TaskLink, workerName } from "../parts/small";
 import { go, href } from "../route";
-import type { Overview as Told, Series, Verdict, Worker } from "../types";
+import type { Failure, Failures, Overview as Told, Series, Verdict, Worker } from "../types";
 
 const SEVERITIES: Record<string, [string, string]> = {
   bad: ["✕", "problem"],
@@ -161,6 +161,25 @@ function Glance({ workers }: { workers: Worker[] }) {
         )}
       </p>
     </>
+  );
+}
+
+/** Where a task raised, for who asks. */
+function Traceback({ failure }: { failure: Failure }) {
+  const [told, setTold] = useState<string>();
+  const open = async () => {
+    const all = await askJson<Failures>("sight/errors").catch(() => undefined);
+    const own = all?.errors?.find((one) => one.group === failure.group && one.text === failure.text && one.raised === failure.raised);
+    setTold(own?.traceback || "Its traceback is not known.");
+  };
+  return (
+    <details onToggle={(event) => event.currentTarget.open && void open()}>
+      <summary>
+        traceback{" "}
+        <a href={href("logs", { worker: failure.worker_id, from: Math.max(0, (failure.time ?? 0) - 5e9), to: (failure.time ?? 0) + 1e9 })}>log</a>
+      </summary>
+      <pre>{told === undefined ? "Asking…" : lines(told, 20_000)}</pre>
+    </details>
   );
 }
 
@@ -320,6 +339,7 @@ export function Overview() {
                     {(failure.count ?? 1) > 1 && <em class="tag bad">{count(failure.count)} ×</em>}{" "}
                     <TaskLink name={failure.key} most={60} />
                     <code>{shorten((failure.text ?? "").trim().split("\n").at(-1), 160)}</code>
+                    {failure.worker_id !== undefined && <Traceback failure={failure} />}
                   </div>
                 </li>
               ))}

@@ -13,6 +13,9 @@ __all__ = ["lines", "part", "rows"]
 
 _MOST = 40
 _WIDEST = 160
+# Lines of a traceback in a list, and of a task's.
+_FEW = 4
+_MANY = 16
 # What each topic has of the overview.
 _PARTS = {
     "workers": ("workers", "more_workers", "totals", "running"),
@@ -394,8 +397,18 @@ def _errors(found: dict[str, Any]) -> Iterator[str]:
         count = f"{one['count']} × " if one["count"] > 1 else ""
         where = f" at {one['worker']}" if one["worker"] else ""
         yield f"{one['time'] / 1e9:8.1f} s  {count}{one['key']}{where}: {one['text']}"
+        yield from _traceback(one.get("traceback"), _FEW)
     if found["more_errors"]:
         yield f"and {found['more_errors']} runs that raised, of which no text is kept"
+
+
+def _traceback(text: str | None, most: int) -> Iterator[str]:
+    """Yield the last lines of a traceback."""
+    shown = (text or "").rstrip().splitlines()
+    if len(shown) > most:
+        yield f"    … {len(shown) - most} lines before"
+    for line in shown[-most:]:
+        yield f"    {line}"
 
 
 def _logs(found: dict[str, Any]) -> Iterator[str]:
@@ -437,6 +450,7 @@ def _task(found: dict[str, Any]) -> Iterator[str]:
         yield f"reads {', '.join(found['inputs'])}"
     if found.get("error"):
         yield f"raised {found['error']}"
+        yield from _traceback(found.get("traceback"), _MANY)
     for step in found["story"]:
         at = time.strftime("%H:%M:%S", time.localtime(step["time"]))
         where = f" at {step['worker']}" if step.get("worker") else ""
@@ -449,6 +463,9 @@ def _task(found: dict[str, Any]) -> Iterator[str]:
             f"{span['from'] / 1e9:8.3f} s  {span['kind']} at {span['worker']}: {took}, "
             f"of them {read} for inputs, {_bytes(span['bytes'])}{outcome}"
         )
+    if found.get("log"):
+        yield "its worker's log of that time:"
+        yield from _logs({"lines": found["log"], "more": False, "lost": 0})
 
 
 _TEXTS = {

@@ -26,7 +26,7 @@ _MOST_SPANS = 300
 _RECTANGLE = struct.Struct("<IIffHH")
 _TASK, _FETCH = 0, 2
 # What the page asks with no more than a path.
-_PATHS = ("/sight/transfers", "/sight/profile", "/sight/logs")
+_PATHS = ("/sight/transfers", "/sight/profile", "/sight/logs", "/sight/errors")
 # What it may do in a browser: run what is in the file, and ask nobody.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "

@@ -10,6 +10,8 @@ use crate::reader::{Malformed, Reader, put, put_slice};
 
 /// Characters of an error's text that are kept.
 const LONGEST: usize = 2_000;
+/// Bytes of a traceback that are kept: the end of it.
+const LONGEST_TRACEBACK: usize = 4_096;
 
 /// The first bytes of what only files have.
 const CHANGES: u8 = 20;
@@ -185,6 +187,8 @@ pub enum Event<'a> {
         worker: WorkerId,
         /// What.
         text: String,
+        /// From where; empty: not known.
+        traceback: String,
     },
     /// Tasks were submitted: how many of each group.
     Submitted(Vec<(String, u64)>),
@@ -246,6 +250,13 @@ pub fn about_error(text: &str) -> String {
         .nth(LONGEST)
         .map_or(text.len(), |(at, _)| at);
     text[..end].to_owned()
+}
+
+/// A traceback, cut to what is kept: where it was raised is at its end.
+pub fn about_traceback(text: &str) -> String {
+    let begin = text.len().saturating_sub(LONGEST_TRACEBACK);
+    let begin = (begin..=text.len()).find(|begin| text.is_char_boundary(*begin));
+    text[begin.unwrap_or(text.len())..].to_owned()
 }
 
 fn put_text(text: &str, into: &mut Vec<u8>) {
@@ -312,12 +323,14 @@ impl Event<'_> {
                 key,
                 worker,
                 text,
+                traceback,
             } => {
                 into.push(5);
                 put(*object, into);
                 put_text(key, into);
                 put(worker.0.into(), into);
                 put_text(text, into);
+                put_text(traceback, into);
             }
             Self::Submitted(counts) => {
                 into.push(6);
@@ -462,6 +475,7 @@ impl<'a> Event<'a> {
                 key: reader.string()?,
                 worker: worker(reader)?,
                 text: reader.string()?,
+                traceback: reader.string()?,
             },
             6 => {
                 let count = reader.count(2)?;
@@ -598,6 +612,7 @@ mod tests {
                 key: "<b>x</b>".into(),
                 worker,
                 text: "ZeroDivisionError".into(),
+                traceback: "in divide".into(),
             },
             Event::Submitted(vec![("inc".into(), 5)]),
             Event::Inputs {
@@ -651,5 +666,9 @@ mod tests {
         let text = "ä".repeat(LONGEST + 5);
         assert_eq!(about_error(&text).chars().count(), LONGEST);
         assert_eq!(about_error("short"), "short".to_string());
+        assert_eq!(about_traceback("short"), "short".to_string());
+        let text = alloc::format!("{}y", "ä".repeat(LONGEST_TRACEBACK));
+        let kept = about_traceback(&text);
+        assert!(kept.len() <= LONGEST_TRACEBACK && kept.ends_with("äy"));
     }
 }

@@ -11,7 +11,7 @@
 //! | `event` | all that is taken in, as bytes |
 //! | `groups`, `workers`, `series`, `transfers`, `profile` | aggregates, each with a fixed bound |
 //! | `casts` | the latest calls, and values, for many workers |
-//! | `logs` | the latest lines of logs |
+//! | `logs`, `errors` | the latest lines of logs, and what tasks failed with |
 //! | `picture` | spans reduced to what pixels show |
 //! | `overview`, `tables`, `verdicts` | the answers, and what they prove |
 //! | `history`, `sparse`, `reader` | the format of the file, what it needs, and reading bytes of anybody's |
@@ -26,6 +26,7 @@ extern crate alloc;
 
 mod batch;
 mod casts;
+mod errors;
 mod event;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -48,10 +49,12 @@ mod workers;
 
 pub use batch::{Batch, Beside, Frame, Head, Line, Record, Running};
 pub use casts::cast_object;
-pub use event::{End, Event, Shuffle, Snapshot, States, WorkerState, about_error};
+pub use event::{
+    End, Event, Shuffle, Snapshot, States, WorkerState, about_error, about_traceback,
+};
 pub use groups::{MOST_GROUPS, OTHERS};
 pub use overview::{
-    CastRow, ErrorRow, EventRow, Flame, GroupRow, HistoryRow, Kept, LineRow, Lines, Matrix,
+    CastRow, ErrorRow, ErrorRows, EventRow, Flame, GroupRow, HistoryRow, Kept, LineRow, Lines, Matrix,
     Overview, RunningRow, Series, SpanRow, StatesRow, Tasks, Totals, WorkerRow,
 };
 pub use picture::{By, Lane, Picture, Rectangle, Window};

@@ -173,12 +173,26 @@ pub struct ErrorRow {
     pub key: String,
     pub group: String,
     pub worker: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker_id: Option<u32>,
     pub time: u64,
     pub text: String,
+    /// From where, the calls that were made first before the others. An overview has none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub traceback: String,
     /// How many were seen.
     pub count: u64,
     /// Whether they raised; otherwise the scheduler gave them up.
     pub raised: bool,
+}
+
+/// All errors that are kept.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct ErrorRows {
+    /// The latest first.
+    pub errors: Vec<ErrorRow>,
+    /// Runs that raised and are none of them.
+    pub more_errors: u64,
 }
 
 /// A cast: a call, or values, for many workers.

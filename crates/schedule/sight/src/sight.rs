@@ -14,11 +14,12 @@ use treadle_types::{ObjectId, Value};
 use self::latest::series;
 use crate::batch::{Batch, Record};
 use crate::casts::Casts;
+use crate::errors::{self, Errors, Failure};
 use crate::event::{End, Event, Shuffle, Snapshot};
 use crate::groups::Groups;
 use crate::logs::Logs;
 use crate::overview::{
-    Cluster, ErrorRow, EventRow, GroupRow, HistoryRow, Kept, Matrix, Overview, ShuffleRow,
+    Cluster, ErrorRow, ErrorRows, EventRow, GroupRow, HistoryRow, Kept, Matrix, Overview, ShuffleRow,
     StatesRow, Tasks, Totals, WorkerRow,
 };
 use crate::profile::Profile;
@@ -29,7 +30,7 @@ use crate::span::{Kind, Parts, Span, lane};
 use crate::transfers::{Pair, Transfers};
 use crate::workers::{Running, UNKNOWN, Worker, Workers};
 
-/// Errors that are kept.
+/// Errors of an overview.
 const MOST_ERRORS: usize = 50;
 /// Events that are kept.
 const MOST_EVENTS: usize = 200;
@@ -97,7 +98,7 @@ pub struct Sight {
     transfers: Transfers,
     pub(crate) casts: Casts,
     pub(crate) keys: Keys,
-    errors: VecDeque<ErrorRow>,
+    errors: Errors,
     events: VecDeque<EventRow>,
     profile: Profile,
     logs: Logs,
@@ -131,7 +132,7 @@ impl Sight {
             transfers: Transfers::default(),
             casts: Casts::default(),
             keys: Keys::default(),
-            errors: VecDeque::new(),
+            errors: Errors::default(),
             events: VecDeque::new(),
             profile: Profile::new(),
             logs: Logs::default(),
@@ -240,15 +241,32 @@ impl Sight {
             // Whoever reads the file has to unpack it before.
             Event::Packed { .. } => return Err(Malformed(0)),
             Event::Failed {
-                object: _,
+                object,
                 key,
                 worker,
                 text,
+                traceback,
             } => {
-                let worker = self.workers.name_of(worker.0);
-                self.failed(key, worker, text, true);
+                let failure = Failure {
+                    key,
+                    object: *object,
+                    text,
+                    traceback,
+                    raised: true,
+                };
+                let worker = (self.workers.name_of(worker.0), Some(worker.0));
+                self.errors.add(failure, worker, self.now);
             }
-            Event::Doomed { key, text } => self.failed(key, String::new(), text, false),
+            Event::Doomed { key, text } => {
+                let failure = Failure {
+                    key,
+                    object: 0,
+                    text,
+                    traceback: "",
+                    raised: false,
+                };
+                self.errors.add(failure, (String::new(), None), self.now);
+            }
             Event::Line { level, text } => self.logs.add(self.now, *level, None, text),
             Event::Submitted(counts) => {
                 for (name, count) in counts {
@@ -279,28 +297,6 @@ impl Sight {
             }
         }
         Ok(())
-    }
-
-    fn failed(&mut self, key: &str, worker: String, text: &str, raised: bool) {
-        let group = treadle_types::keys::prefix_of_text(key);
-        let group = treadle_types::keys::short(group).to_string();
-        let text = crate::about_error(text);
-        let is_same =
-            |one: &ErrorRow| one.raised == raised && one.group == group && one.text == text;
-        let known = self.errors.iter().position(is_same);
-        let known = known.and_then(|place| self.errors.remove(place));
-        self.errors.push_back(ErrorRow {
-            key: crate::about_error(key),
-            group,
-            worker,
-            time: self.now,
-            text,
-            count: known.map_or(0, |known| known.count) + 1,
-            raised,
-        });
-        if self.errors.len() > MOST_ERRORS {
-            self.errors.pop_front();
-        }
     }
 
     fn note(&mut self, kind: &'static str, worker: String, text: String) {
@@ -607,17 +603,34 @@ impl Sight {
             more_casts,
             running,
             more_running,
-            errors: self.errors.iter().rev().cloned().collect(),
-            more_errors: {
-                let raised = self.groups.iter().map(|(_, group)| group.failed);
-                let seen = self.errors.iter().filter(|error| error.raised);
-                let seen = seen.map(|error| error.count).sum();
-                raised.sum::<u64>().saturating_sub(seen)
-            },
+            errors: errors::shown(&self.errors, MOST_ERRORS),
+            more_errors: self.more_errors(MOST_ERRORS),
             events: self.events.iter().rev().cloned().collect(),
             verdicts: self.verdicts(),
             history: self.history.clone(),
         }
+    }
+
+    /// Runs that raised and are none of the latest errors.
+    fn more_errors(&self, latest: usize) -> u64 {
+        let raised = self.groups.iter().map(|(_, group)| group.failed);
+        let seen = self.errors.iter().take(latest).filter(|error| error.raised);
+        let seen = seen.map(|error| error.count).sum();
+        raised.sum::<u64>().saturating_sub(seen)
+    }
+
+    /// All errors that are kept, with their tracebacks.
+    pub fn errors(&self) -> ErrorRows {
+        ErrorRows {
+            errors: self.errors.iter().cloned().collect(),
+            more_errors: self.more_errors(errors::MOST),
+        }
+    }
+
+    /// What the task of a key failed with at last, and the value that it did not make.
+    pub fn error_of(&self, key: &str) -> Option<(&ErrorRow, Option<ObjectId>)> {
+        let (row, object) = self.errors.of(key)?;
+        Some((row, object.map(ObjectId::from_u64)))
     }
 
     fn totals(&self) -> Totals {
@@ -751,7 +764,7 @@ impl Sight {
         self.logs.check();
         let running = |(_, worker): (u16, &Worker)| worker.running.len() <= MOST_RUNNING;
         assert!(self.workers.iter().all(running));
-        assert!(self.errors.len() <= MOST_ERRORS);
+        self.errors.check();
         assert!(self.events.len() <= MOST_EVENTS);
         assert!(self.shuffles.len() <= MOST_SHUFFLES);
         let bytes = self.keys.keys.iter().map(|(_, key)| KEY + key.len());

@@ -113,6 +113,7 @@ fn the_corpus_has_what_is_valid() {
             key: "inc-1".into(),
             worker,
             text: "ZeroDivisionError".into(),
+            traceback: "in divide".into(),
         },
         Event::Submitted(vec![("inc".into(), 5)]),
         Event::Inputs {

@@ -23,8 +23,8 @@ const MOST: usize = 64 << 20;
 const MOST_ITEMS: usize = 1 << 14;
 /// Questions that may wait.
 const MOST_QUESTIONS: usize = 16;
-/// Errors that may wait: the latest 50 are shown.
-const MOST_ERRORS: usize = 100;
+/// Errors that may wait: the latest 200 are kept.
+const MOST_ERRORS: usize = 200;
 /// Bytes that are not waited for.
 const MANY: usize = 4 << 20;
 /// How long what was left may wait.

@@ -104,13 +104,21 @@ impl Sight {
         }))
     }
 
-    /// The latest lines of logs that have a text, whatever the case of its letters, are of a worker, and at
-    /// least of a level.
-    pub fn lines(&self, find: &str, worker: Option<u32>, least: u8) -> Lines {
+    /// The latest lines of logs that have a text, whatever the case of its letters, are of a worker, at least of a
+    /// level, and of a time.
+    pub fn lines(
+        &self,
+        find: &str,
+        worker: Option<u32>,
+        least: u8,
+        window: Option<(u64, u64)>,
+    ) -> Lines {
+        let (from, to) = window.unwrap_or((0, u64::MAX));
         let worker = worker.map(|id| self.workers.find(id));
         let find = find.to_lowercase();
         let mut lines = self.logs.iter().filter(|line| {
             line.level >= least
+                && (from..=to).contains(&line.time)
                 && worker.is_none_or(|row| row.is_some() && row == line.worker)
                 && (find.is_empty() || line.text.to_lowercase().contains(&find))
         });

@@ -258,7 +258,10 @@ export interface Verdict {
   severity?: string;
   text: string;
   view?: string;
-  where?: { group?: number; worker?: number; key?: string };
+  where?: { group?: number; worker?: number; shuffle?: string; key?: string };
+  /** When it was spoken of first and last. */
+  first?: Ns;
+  last?: Ns;
 }
 
 export interface Series {
@@ -298,6 +301,8 @@ export interface Overview {
   more_errors?: number;
   events?: Happening[];
   verdicts?: Verdict[];
+  /** What was spoken of before, and is not now: as it was worst. */
+  earlier?: Verdict[];
   /** What answers is a process of the shuffle service. */
   service?: Master | Server | null;
 }

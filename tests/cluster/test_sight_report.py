@@ -241,6 +241,91 @@ def test_what_came_after_is_less_what_was_before():
     assert quiet["sight/overview"]["groups"] == []
 
 
+def _overview(now, **more):
+    """An overview of nothing."""
+    series = {"step": 1.0, "to": now, "values": []}
+    empty = {"groups": [], "workers": [], "errors": [], "events": [], "shuffles": []}
+    return {"now": now, "series": series, "whole": series, "spans": {"from": 0, "to": now}} | empty | more
+
+
+def test_what_was_left_out_before_is_not_taken_for_new():
+    row = {"runs": 5, "seconds": 5.0, "fetch_seconds": 0.0, "bytes": 0, "failed": 0, "mean": 1.0}
+    old, late = {"id": 1, "from": 5, "to": 50} | row, {"id": 2, "from": 20, "to": 50} | row
+    counts = {"sent": 9, "received": 9, "lost": 0}
+
+    def after():
+        workers = [{"id": 1} | counts, {"id": 2} | counts]
+        return {
+            "sight/overview": _overview(50, groups=[dict(old), dict(late)], workers=workers),
+            "sight/transfers": {
+                "workers": [1, 2],
+                "names": ["one", "other"],
+                "bytes": [[0, 7], [8, 0]],
+                "more": 0,
+            },
+        }
+
+    known = [{"id": 1} | counts]
+    matrix = {"workers": [1], "bytes": [[0]]}
+    cut = {
+        "sight/overview": _overview(10, workers=known, more_workers=3, more_groups=3),
+        "sight/transfers": matrix | {"more": 3},
+    }
+    found = since(cut, after())
+    assert [one["id"] for one in found["sight/overview"]["groups"]] == [2]
+    assert found["sight/overview"]["more_groups"] == 1
+    assert [one.get("sent") for one in found["sight/overview"]["workers"]] == [0, None]
+    assert found["sight/transfers"]["workers"] == [1]
+    assert found["sight/transfers"]["names"] == ["one"]
+    assert found["sight/transfers"]["bytes"] == [[0]]
+    assert found["sight/transfers"]["more"] == 1
+    # Where all had a row, who had none is new.
+    whole = {"sight/overview": _overview(10, workers=known), "sight/transfers": matrix | {"more": 0}}
+    found = since(whole, after())
+    assert [one["id"] for one in found["sight/overview"]["groups"]] == [1, 2]
+    assert [one["sent"] for one in found["sight/overview"]["workers"]] == [0, 9]
+    assert found["sight/transfers"]["bytes"] == [[0, 7], [8, 0]]
+
+
+def test_errors_and_verdicts_are_of_the_block():
+    def error(count, time, text="ZeroDivisionError"):
+        return {"raised": True, "group": "divide", "text": text, "count": count, "time": time}
+
+    def verdict(rule, text, last=0):
+        return {"rule": rule, "text": text, "first": 1, "last": last}
+
+    before = {
+        "sight/overview": _overview(
+            10,
+            errors=[error(1000, 9), error(3, 8, "OSError")],
+            more_errors=4,
+            verdicts=[verdict("errors", "1003 runs raised"), verdict("lost-workers", "one")],
+        ),
+        "sight/errors": {"errors": [error(1000, 9), error(3, 8, "OSError")], "more_errors": 4},
+    }
+    errors = [error(1001, 20), error(3, 8, "OSError"), error(2, 19, "KeyError")]
+    after = {
+        "sight/overview": _overview(
+            30,
+            errors=errors,
+            more_errors=4,
+            verdicts=[verdict("errors", "1006 runs raised"), verdict("lost-workers", "one")],
+            earlier=[verdict("spilling", "late", 15), verdict("paused", "long ago", 9)],
+        ),
+        "sight/errors": {"errors": errors, "more_errors": 4},
+    }
+    found = since(before, after)
+    view = found["sight/overview"]
+    for rows in (view["errors"], found["sight/errors"]["errors"]):
+        assert [(one["text"], one["count"]) for one in rows] == [
+            ("ZeroDivisionError", 1),
+            ("KeyError", 2),
+        ]
+    assert view["more_errors"] == 0
+    assert [one["text"] for one in view["verdicts"]] == ["1006 runs raised"]
+    assert [one["text"] for one in view["earlier"]] == ["late"]
+
+
 def treadle_command(*arguments, code=0):
     command = [sys.executable, "-m", "treadle", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=2 * SOON, check=False)

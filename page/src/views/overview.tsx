@@ -17,39 +17,63 @@ const SEVERITIES: Record<string, [string, string]> = {
   note: ["●", "note"],
 };
 
-function place(verdict: Verdict): string {
+function place(verdict: Verdict, over: boolean): string {
   const where = verdict.where ?? {};
   if (where.key !== undefined) return href("task", { key: where.key });
-  return href(verdict.view ?? "overview", { group: where.group, worker: where.worker });
+  const view = verdict.view ?? "overview";
+  const [from, to] = [Math.max(0, (verdict.first ?? 0) - 60e9), verdict.last];
+  const window = over && view === "stream" && to !== undefined ? { from, to } : {};
+  return href(view, { group: where.group, worker: where.worker, shuffle: where.shuffle, ...window });
 }
 
-function Verdicts({ verdicts }: { verdicts: Verdict[] | undefined }) {
-  if (verdicts === undefined) return null;
-  if (verdicts.length === 0) {
-    return (
-      <p class="verdict well">
-        <b aria-hidden="true">✓</b> Nothing is wrong that the spans show.
-      </p>
-    );
-  }
+function OneVerdict({ verdict, over, began }: { verdict: Verdict; over: boolean; began: number | undefined }) {
+  const [sign, name] = SEVERITIES[verdict.severity ?? "note"] ?? SEVERITIES["note"]!;
+  const [first, last] = [moment(verdict.first, began), moment(verdict.last, began)];
   return (
-    <ul class="verdicts" aria-label="What is wrong">
-      {verdicts.slice(0, 12).map((verdict, n) => {
-        const [sign, name] = SEVERITIES[verdict.severity ?? "note"] ?? SEVERITIES["note"]!;
-        return (
-          <li key={`${verdict.rule} ${n}`}>
-            <a class={`verdict ${verdict.severity ?? "note"}`} href={place(verdict)}>
-              <b title={name} aria-label={name}>
-                {sign}
-              </b>
-              <span>{shorten(verdict.text, 500)}</span>
-              <small>{verdict.view ?? ""} ›</small>
-            </a>
-          </li>
-        );
-      })}
+    <li>
+      <a class={`verdict ${over ? "over" : ""} ${verdict.severity ?? "note"}`} href={place(verdict, over)}>
+        <b title={name} aria-label={name}>
+          {sign}
+        </b>
+        <span>
+          {over && <time>{first === last ? first : `${first} to ${last}`} </time>}
+          {shorten(verdict.text, 500)}
+        </span>
+        <small>{verdict.view ?? ""} ›</small>
+      </a>
+    </li>
+  );
+}
+
+/** What is wrong now, and what was before. Of a run that is over, all is before. */
+function Verdicts({ now }: { now: Told }) {
+  if (now.verdicts === undefined) return null;
+  const live = now.live !== false;
+  const current = live ? now.verdicts : [];
+  const earlier = [...(live ? [] : now.verdicts), ...(now.earlier ?? [])];
+  const list = (verdicts: Verdict[], over: boolean, label: string) => (
+    <ul class="verdicts" aria-label={label}>
+      {verdicts.slice(0, 12).map((verdict, n) => (
+        <OneVerdict key={`${verdict.rule} ${n}`} verdict={verdict} over={over} began={now.began} />
+      ))}
       {verdicts.length > 12 && <li class="dim">and {verdicts.length - 12} more</li>}
     </ul>
+  );
+  return (
+    <>
+      {current.length > 0 && list(current, false, "What is wrong")}
+      {current.length === 0 && (live || earlier.length === 0) && (
+        <p class="verdict well">
+          <b aria-hidden="true">✓</b> {live ? (earlier.length > 0 ? "Nothing is wrong now." : "Nothing is wrong that the spans show.") : "Nothing was wrong that the spans show."}
+        </p>
+      )}
+      {earlier.length > 0 && (
+        <>
+          <h2 class="earlier">{live ? "Earlier in this run" : "In this run"}</h2>
+          {list(earlier, true, live ? "What was wrong earlier" : "What was wrong")}
+        </>
+      )}
+    </>
   );
 }
 
@@ -256,7 +280,7 @@ export function Overview() {
   const failed = tasks.failed ?? 0;
   return (
     <div class="overview">
-      <Verdicts verdicts={now.verdicts} />
+      <Verdicts now={now} />
       <dl class="facts strip">
         <Fact name="waiting">{count(tasks.waiting)}</Fact>
         <Fact name="ready">{count(tasks.ready)}</Fact>

@@ -210,6 +210,11 @@ def _overview(found: dict[str, Any]) -> Iterator[str]:
         yield f"{verdict['severity'].upper()} [{verdict['rule']}] {verdict['text']}"
     if not found["verdicts"]:
         yield "nothing is wrong that this would see"
+    # A run that is over has no now.
+    for verdict in found["earlier"][:8]:
+        times = f"{verdict['first'] / 1e9:.0f} to {verdict['last'] / 1e9:.0f} s"
+        yield f"earlier, {times}: {verdict['severity'].upper()} [{verdict['rule']}] {verdict['text']}"
+    yield from _rest(len(found["earlier"]) - 8, "earlier ones")
     yield ""
     yield from islice(_groups(found), 11)
     for event in found["events"][:8]:

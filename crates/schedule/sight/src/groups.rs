@@ -164,7 +164,7 @@ impl Groups {
         (0..).zip(&self.groups)
     }
 
-    pub(crate) fn shares(&self) -> impl Iterator<Item = (u16, u16, Share)> + '_ {
+    pub(crate) fn shares(&self) -> impl ExactSizeIterator<Item = (u16, u16, Share)> + '_ {
         self.shares
             .iter()
             .map(|(&(group, worker), &share)| (group, worker, share))

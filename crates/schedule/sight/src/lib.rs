@@ -13,7 +13,8 @@
 //! | `casts` | the latest calls, and values, for many workers |
 //! | `logs`, `errors` | the latest lines of logs, and what tasks failed with |
 //! | `picture` | spans reduced to what pixels show |
-//! | `overview`, `tables`, `verdicts` | the answers, and what they prove |
+//! | `overview`, `tables` | the answers |
+//! | `verdicts`, `spoken` | what they prove, now and before |
 //! | `history`, `sparse`, `reader` | the format of the file, what it needs, and reading bytes of anybody's |
 //! | `sight` | all of it together |
 //!
@@ -42,6 +43,7 @@ mod series;
 mod sight;
 mod span;
 mod sparse;
+mod spoken;
 mod tables;
 mod transfers;
 pub mod verdicts;

@@ -318,6 +318,8 @@ pub struct Overview {
     pub more_errors: u64,
     pub events: Vec<EventRow>,
     pub verdicts: Vec<Verdict>,
+    /// What rules said before, and do not say now: each as it was worst, the latest first.
+    pub earlier: Vec<Verdict>,
     /// The file that is written, or was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub history: Option<HistoryRow>,

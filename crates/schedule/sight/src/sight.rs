@@ -27,6 +27,7 @@ use crate::reader::Malformed;
 use crate::ring::Ring;
 use crate::series::{SECOND, Step, Times};
 use crate::span::{Kind, Parts, Span, lane};
+use crate::spoken::Spoken;
 use crate::transfers::{Pair, Transfers};
 use crate::workers::{Running, UNKNOWN, Worker, Workers};
 
@@ -45,6 +46,10 @@ const MOST_IN_MATRIX: usize = 64;
 /// Bytes of keys that are kept, with what each takes beside.
 const MOST_KEYS: usize = 4 << 20;
 const KEY: usize = 48;
+/// As many pairs of group and worker are looked at for slow workers each time that the cluster is; where there are
+/// more, each time of so many.
+const MOST_SHARES: usize = 1 << 10;
+const TURNS: u64 = 16;
 /// What stands in the place of a group for casts that go on.
 const CASTS: &str = "casts";
 /// The version of the answers.
@@ -103,6 +108,9 @@ pub struct Sight {
     profile: Profile,
     logs: Logs,
     shuffles: VecDeque<Shuffle>,
+    spoken: Spoken,
+    /// How often the cluster was looked at.
+    looks: u64,
     cluster: Cluster,
     began: Option<f64>,
     /// What the scheduler's clock showed at time 0.
@@ -137,6 +145,8 @@ impl Sight {
             profile: Profile::new(),
             logs: Logs::default(),
             shuffles: VecDeque::new(),
+            spoken: Spoken::default(),
+            looks: 0,
             cluster: Cluster::default(),
             began: None,
             clock: 0,
@@ -364,6 +374,10 @@ impl Sight {
         step.starved = u64::from(waiting + ready == 0 && assigned < threads);
         step.narrow = u64::from(waiting > assigned && ready == 0 && assigned * 2 <= threads);
         self.times.add(self.now, &step);
+        self.looks += 1;
+        let is_turn = self.looks.is_multiple_of(TURNS);
+        let verdicts = self.judged(is_turn || self.groups.shares().len() <= MOST_SHARES);
+        self.spoken.hear(verdicts, self.now);
     }
 
     fn batch(&mut self, id: u32, bytes: &[u8]) -> Result<(), Malformed> {
@@ -556,6 +570,8 @@ impl Sight {
         let (workers, more_workers) = self.worker_rows(now, live);
         let (running, more_running) = self.running();
         let (casts, more_casts) = self.cast_rows(now);
+        let mut verdicts = self.judged(true);
+        let earlier = self.spoken.before(&mut verdicts, now);
         let rate: u64 = self
             .times
             .recent()
@@ -606,7 +622,8 @@ impl Sight {
             errors: errors::shown(&self.errors, MOST_ERRORS),
             more_errors: self.more_errors(MOST_ERRORS),
             events: self.events.iter().rev().cloned().collect(),
-            verdicts: self.verdicts(),
+            verdicts,
+            earlier,
             history: self.history.clone(),
         }
     }
@@ -765,6 +782,7 @@ impl Sight {
         let running = |(_, worker): (u16, &Worker)| worker.running.len() <= MOST_RUNNING;
         assert!(self.workers.iter().all(running));
         self.errors.check();
+        self.spoken.check();
         assert!(self.events.len() <= MOST_EVENTS);
         assert!(self.shuffles.len() <= MOST_SHUFFLES);
         let bytes = self.keys.keys.iter().map(|(_, key)| KEY + key.len());

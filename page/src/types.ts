@@ -43,7 +43,6 @@ export interface Worker {
   threads?: number;
   memory_limit?: number;
   managed?: number;
-  shared?: number;
   process?: number;
   spilled?: number;
   cpu?: number;
@@ -73,13 +72,24 @@ export interface Totals {
 }
 
 export interface Shuffle {
+  /** One that runs again has another. */
+  number?: number;
   name?: string;
+  /** What it does, or how it ended. */
+  state?: string;
+  inputs?: number;
+  /** Of them. */
+  transferred?: number;
   bytes?: number;
-  expected_bytes?: number;
   partitions?: number;
   largest?: number;
   losses?: number;
   servers?: number;
+  /** Shares of partitions in percent, and the bytes that so many do not exceed. */
+  quantiles?: [number, number][];
+  /** The bytes of the largest partition of each range of `bar` neighbours. */
+  bars?: number[];
+  bar?: number;
 }
 
 /** A server of the shuffle service, as its master knows it. */
@@ -290,6 +300,7 @@ export interface Overview {
   /** The same of the whole run. */
   whole?: Series;
   shuffles?: Shuffle[];
+  more_shuffles?: number;
   /** Those that go on, then the latest. */
   casts?: Cast[];
   more_casts?: number;

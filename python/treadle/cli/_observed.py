@@ -20,7 +20,7 @@ _MANY = 16
 _PARTS = {
     "workers": ("workers", "more_workers", "totals", "running"),
     "groups": ("groups", "more_groups"),
-    "shuffles": ("shuffles",),
+    "shuffles": ("shuffles", "more_shuffles"),
     "casts": ("casts", "more_casts"),
     "errors": ("errors", "more_errors"),
     "running": ("running", "more_running"),
@@ -357,12 +357,18 @@ def _shuffles(found: dict[str, Any]) -> Iterator[str]:
     if not found["shuffles"]:
         yield "no shuffle was seen"
         return
-    head = ("shuffle", "bytes", "partitions", "largest", "servers", "lost")
+    head = (
+        *("shuffle", "state", "transferred", "bytes", "partitions", "median", "largest"),
+        *("servers", "lost"),
+    )
     rows = [
         (
             one["name"],
+            one["state"],
+            f"{one['transferred']}/{one['inputs']}",
             _bytes(one["bytes"]),
             one["partitions"],
+            _bytes(dict(one.get("quantiles", [])).get(50)),
             _bytes(one.get("largest")),
             one["servers"],
             one["losses"],
@@ -370,6 +376,7 @@ def _shuffles(found: dict[str, Any]) -> Iterator[str]:
         for one in found["shuffles"]
     ]
     yield from _table(head, rows)
+    yield from _rest(found["more_shuffles"], "shuffles")
 
 
 def _casts(found: dict[str, Any]) -> Iterator[str]:

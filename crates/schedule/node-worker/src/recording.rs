@@ -47,6 +47,8 @@ const MOST_FRAMES: usize = 1 << 12;
 const LONGEST_NAME: usize = 200;
 /// Batches that are not answered yet, and may be no more.
 const UNANSWERED: u32 = 8;
+/// The groups are told again after so many batches: one of them may be damaged in a history.
+const AGAIN: u32 = 128;
 /// Marks numbers of this module's calls, beside those of traces.
 const OURS: u64 = 0b11 << 62;
 
@@ -112,6 +114,9 @@ struct State {
     groups: HashMap<Box<str>, u32>,
     /// Those that the scheduler was not told yet.
     fresh: Vec<(u32, Box<str>)>,
+    /// The batches since all of them were told, and whether they are to be told again.
+    since: u32,
+    again: bool,
     /// The group of the last task: as a rule, that of the next.
     last: (Box<str>, u32),
     keys: Vec<(u64, Bytes)>,
@@ -307,21 +312,25 @@ impl Recorder {
     /// The scheduler answers a batch with its clock.
     pub(super) fn answered(&self, answer: &Answer) {
         let came = clock::monotonic();
-        let theirs = answer.result.as_ref().ok().and_then(|bytes| {
-            let value = Value::from_bytes(bytes).ok()?;
+        let read = answer.result.as_ref().ok().and_then(|bytes| {
+            let (value, was_dropped) = match Value::from_bytes(bytes).ok()? {
+                Value::Tuple(parts) => (parts.into_iter().next()?, true),
+                value => (value, false),
+            };
             match value {
-                Value::Int(theirs) => u64::try_from(theirs).ok(),
+                Value::Int(theirs) => Some((u64::try_from(theirs).ok()?, was_dropped)),
                 _ => None,
             }
         });
         let mut state = lock(&self.state);
-        let Some(theirs) = theirs else {
+        let Some((theirs, was_dropped)) = read else {
             // A scheduler that wants nothing of this any more.
             self.is_on.store(false, Ordering::Relaxed);
             *state = State::default();
             return;
         };
         state.unanswered = 0;
+        state.again |= was_dropped;
         let (number, asked) = state.sent;
         if answer.id == OURS | number {
             state.clock.measured(asked, theirs, came);
@@ -437,6 +446,13 @@ impl State {
     /// The next batch, and whether there are more.
     fn batch(&mut self, processor: u64) -> (Draft, bool) {
         let count = self.records.len().min(IN_BATCH);
+        self.since += 1;
+        // Names alone are nothing that a history needs.
+        if count > 0 && (self.again || self.since >= AGAIN) {
+            let groups = self.groups.iter();
+            self.fresh = groups.map(|(name, number)| (*number, name.clone())).collect();
+            (self.since, self.again) = (0, false);
+        }
         let draft = Draft {
             head: Head {
                 offset: self.clock.offset.unwrap_or(0),
@@ -585,6 +601,34 @@ mod tests {
         assert_eq!(state.group("one more"), 0);
         assert_eq!(state.group("one more"), 0);
         assert_eq!(state.group("b"), 2);
+    }
+
+    #[test]
+    fn names_are_told_again_when_a_batch_was_dropped_and_now_and_then() {
+        let recorder = Recorder::default();
+        let key = Bytes::from(Value::str("inc-1").to_bytes());
+        let told = || {
+            recorder.ran(&timed(1), &key);
+            let (draft, _) = lock(&recorder.state).batch(1);
+            draft.names
+        };
+        let answered = |value: Value| {
+            recorder.answered(&Answer {
+                id: OURS | 1,
+                result: Ok(value.to_bytes().into()),
+            });
+        };
+        let name: (u32, Box<str>) = (1, "inc".into());
+        assert_eq!(told(), [name.clone()]);
+        answered(Value::Int(5));
+        assert_eq!(told(), []);
+        answered(Value::Tuple(vec![Value::Int(5)]));
+        // A batch without records does not say them.
+        assert_eq!(lock(&recorder.state).batch(1).0.names, []);
+        assert_eq!(told(), [name.clone()]);
+        assert_eq!(told(), []);
+        let again = (0..2 * AGAIN).filter(|_| !told().is_empty());
+        assert_eq!(again.count(), 2);
     }
 
     #[test]

@@ -48,11 +48,32 @@ pub struct Snapshot {
     pub workers: Vec<WorkerState>,
 }
 
+/// What a shuffle does, or how it ended.
+pub const SHUFFLE_STATES: [&str; 7] = [
+    "waiting",
+    "transfer",
+    "barrier",
+    "read",
+    "finished",
+    "failed",
+    "cancelled",
+];
+/// Quantiles and bars of a shuffle that are kept.
+const MOST_SIZES: usize = 64;
+
 /// A shuffle, as the scheduler knows it.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Shuffle {
+    /// Its number: one that runs again has another.
+    pub number: u64,
     /// Its name.
     pub name: String,
+    /// The place of what it does in [`SHUFFLE_STATES`].
+    pub state: u8,
+    /// How many inputs it has, and how many of them were pushed.
+    pub inputs: u64,
+    /// See `inputs`.
+    pub transferred: u64,
     /// Bytes that were pushed.
     pub bytes: u64,
     /// How many partitions it has.
@@ -63,6 +84,12 @@ pub struct Shuffle {
     pub servers: u64,
     /// Servers that were lost with some.
     pub losses: u64,
+    /// Shares of partitions in percent, and the bytes that so many do not exceed; none: not known.
+    pub quantiles: Vec<(u64, u64)>,
+    /// The bytes of the largest partition of each range of neighbours, and of how many partitions a range is.
+    pub bars: Vec<u64>,
+    /// See `bars`.
+    pub bar: u64,
 }
 
 /// How many tasks of a group are in each state.
@@ -355,15 +382,29 @@ impl Event<'_> {
             Self::Shuffle(shuffle) => {
                 into.push(9);
                 put_text(&shuffle.name, into);
+                into.push(shuffle.state);
                 let numbers = [
+                    shuffle.number,
+                    shuffle.inputs,
+                    shuffle.transferred,
                     shuffle.bytes,
                     shuffle.partitions,
                     shuffle.largest,
                     shuffle.servers,
                     shuffle.losses,
+                    shuffle.bar,
                 ];
                 for number in numbers {
                     put(number, into);
+                }
+                put(shuffle.quantiles.len() as u64, into);
+                for (percent, bytes) in &shuffle.quantiles {
+                    put(*percent, into);
+                    put(*bytes, into);
+                }
+                put(shuffle.bars.len() as u64, into);
+                for bytes in &shuffle.bars {
+                    put(*bytes, into);
                 }
             }
             Self::Doomed { key, text } => {
@@ -490,14 +531,7 @@ impl<'a> Event<'a> {
                 Self::Inputs { group, inputs }
             }
             8 => Self::Dropped(reader.number()?),
-            9 => Self::Shuffle(Shuffle {
-                name: reader.string()?,
-                bytes: reader.number()?,
-                partitions: reader.number()?,
-                largest: reader.number()?,
-                servers: reader.number()?,
-                losses: reader.number()?,
-            }),
+            9 => Self::Shuffle(shuffle(reader)?),
             11 => Self::Doomed {
                 key: reader.string()?,
                 text: reader.string()?,
@@ -534,6 +568,49 @@ impl<'a> Event<'a> {
         reader.end()?;
         Ok(event)
     }
+}
+
+fn shuffle(reader: &mut Reader<'_>) -> Result<Shuffle, Malformed> {
+    let (name, state) = (reader.string()?, reader.byte()?);
+    let mut numbers = [0; 9];
+    for number in &mut numbers {
+        *number = reader.number()?;
+    }
+    let [
+        number,
+        inputs,
+        transferred,
+        bytes,
+        partitions,
+        largest,
+        servers,
+        losses,
+        bar,
+    ] = numbers;
+    let count = reader.count(2)?;
+    let quantiles = (0..count).map(|_| Ok((reader.number()?, reader.number()?)));
+    let quantiles: Vec<_> = quantiles.collect::<Result<_, Malformed>>()?;
+    let count = reader.count(1)?;
+    let bars = (0..count).map(|_| reader.number());
+    let bars: Vec<_> = bars.collect::<Result<_, Malformed>>()?;
+    if quantiles.len() > MOST_SIZES || bars.len() > MOST_SIZES {
+        return Err(reader.wrong());
+    }
+    Ok(Shuffle {
+        number,
+        name,
+        state,
+        inputs,
+        transferred,
+        bytes,
+        partitions,
+        largest,
+        servers,
+        losses,
+        quantiles,
+        bars,
+        bar,
+    })
 }
 
 fn snapshot(reader: &mut Reader<'_>) -> Result<Snapshot, Malformed> {
@@ -633,12 +710,19 @@ mod tests {
                 States::of([1, 2, 3, 4, 5, 6, 1 << 40]),
             )]),
             Event::Shuffle(Shuffle {
+                number: 6,
                 name: "s".into(),
+                state: 4,
+                inputs: 7,
+                transferred: 8,
                 bytes: 1,
                 partitions: 2,
                 largest: 3,
                 servers: 4,
                 losses: 5,
+                quantiles: vec![(0, 1), (50, 1 << 20)],
+                bars: vec![1, 1 << 40],
+                bar: 9,
             }),
             Event::Changes(Snapshot::default()),
             Event::Packed {

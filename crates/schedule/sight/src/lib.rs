@@ -52,7 +52,7 @@ mod workers;
 pub use batch::{Batch, Beside, Frame, Head, Line, Record, Running};
 pub use casts::cast_object;
 pub use event::{
-    End, Event, Shuffle, Snapshot, States, WorkerState, about_error, about_traceback,
+    End, Event, SHUFFLE_STATES, Shuffle, Snapshot, States, WorkerState, about_error, about_traceback,
 };
 pub use groups::{MOST_GROUPS, OTHERS};
 pub use overview::{

@@ -306,7 +306,10 @@ pub struct Overview {
     pub series: Series,
     /// The same of the whole run.
     pub whole: Series,
+    /// The latest first.
     pub shuffles: Vec<ShuffleRow>,
+    /// Older ones.
+    pub more_shuffles: u64,
     /// Those that go on, then the latest.
     pub casts: Vec<CastRow>,
     pub more_casts: u64,
@@ -373,13 +376,27 @@ pub struct Cluster {
 /// A shuffle.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct ShuffleRow {
+    /// One that runs again has another.
+    pub number: u64,
     pub name: String,
+    /// What it does, or how it ended.
+    pub state: &'static str,
+    pub inputs: u64,
+    /// Of them.
+    pub transferred: u64,
     pub bytes: u64,
     pub partitions: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub largest: Option<u64>,
     pub servers: u64,
     pub losses: u64,
+    /// Shares of partitions in percent, and the bytes that so many do not exceed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub quantiles: Vec<(u64, u64)>,
+    /// The bytes of the largest partition of each range of so many neighbours.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub bars: Vec<u64>,
+    pub bar: u64,
 }
 
 /// What went from which worker to which: rows are those that had the values.

@@ -15,7 +15,7 @@ use self::latest::series;
 use crate::batch::{Batch, Record};
 use crate::casts::Casts;
 use crate::errors::{self, Errors, Failure};
-use crate::event::{End, Event, Shuffle, Snapshot};
+use crate::event::{End, Event, SHUFFLE_STATES, Shuffle, Snapshot};
 use crate::groups::Groups;
 use crate::logs::Logs;
 use crate::overview::{
@@ -108,6 +108,8 @@ pub struct Sight {
     profile: Profile,
     logs: Logs,
     shuffles: VecDeque<Shuffle>,
+    /// Those that made room for others.
+    more_shuffles: u64,
     spoken: Spoken,
     /// How often the cluster was looked at.
     looks: u64,
@@ -145,6 +147,7 @@ impl Sight {
             profile: Profile::new(),
             logs: Logs::default(),
             shuffles: VecDeque::new(),
+            more_shuffles: 0,
             spoken: Spoken::default(),
             looks: 0,
             cluster: Cluster::default(),
@@ -291,16 +294,14 @@ impl Sight {
             }
             Event::Dropped(count) => self.dropped = self.dropped.saturating_add(*count),
             Event::Shuffle(shuffle) => {
-                let known = self
-                    .shuffles
-                    .iter_mut()
-                    .find(|one| one.name == shuffle.name);
-                match known {
+                let mut known = self.shuffles.iter_mut();
+                match known.find(|one| one.number == shuffle.number) {
                     Some(known) => known.clone_from(shuffle),
                     None => {
                         self.shuffles.push_back(shuffle.clone());
                         if self.shuffles.len() > MOST_SHUFFLES {
                             self.shuffles.pop_front();
+                            self.more_shuffles += 1;
                         }
                     }
                 }
@@ -615,6 +616,7 @@ impl Sight {
                 series(step, step * steps.len() as u64 * SECOND, steps.iter())
             },
             shuffles: self.shuffles.iter().rev().map(shuffle_row).collect(),
+            more_shuffles: self.more_shuffles,
             casts,
             more_casts,
             running,
@@ -808,11 +810,21 @@ fn seconds(nanoseconds: u64) -> f64 {
 
 fn shuffle_row(shuffle: &Shuffle) -> ShuffleRow {
     ShuffleRow {
+        number: shuffle.number,
         name: shuffle.name.clone(),
+        state: SHUFFLE_STATES
+            .get(usize::from(shuffle.state))
+            .copied()
+            .unwrap_or("unknown"),
+        inputs: shuffle.inputs,
+        transferred: shuffle.transferred,
         bytes: shuffle.bytes,
         partitions: shuffle.partitions,
         largest: (shuffle.largest > 0).then_some(shuffle.largest),
         servers: shuffle.servers,
         losses: shuffle.losses,
+        quantiles: shuffle.quantiles.clone(),
+        bars: shuffle.bars.clone(),
+        bar: shuffle.bar,
     }
 }

@@ -1,6 +1,6 @@
 //! What an overview says of workers, errors and shuffles: whole runs, made up.
 
-use treadle_sight::{Event, Sight, Snapshot, WorkerState};
+use treadle_sight::{Event, Shuffle, Sight, Snapshot, WorkerState};
 use treadle_types::WorkerId;
 
 const SECOND: u64 = 1_000_000_000;
@@ -99,4 +99,44 @@ fn what_no_worker_has_said_is_not_known() {
     sight.handle(&unlimited, 0).unwrap();
     let view = sight.overview(0, true);
     assert_eq!((view.totals.threads, view.totals.memory_limit), (8, None));
+}
+
+#[test]
+fn a_shuffle_has_a_row_with_its_end_and_one_that_runs_again_another() {
+    let mut sight = cluster(1);
+    let shuffle = |number: u64, state: u8| Shuffle {
+        number,
+        name: "s".into(),
+        state,
+        inputs: 4,
+        transferred: 4,
+        bytes: 1_000_000_000,
+        partitions: 10,
+        largest: if state < 3 { 0 } else { 900_000_000 },
+        quantiles: vec![(50, 10)],
+        bars: vec![10, 900_000_000],
+        bar: 5,
+        ..Shuffle::default()
+    };
+    for (number, state) in [(1, 1), (1, 4), (2, 1)] {
+        sight
+            .handle(&Event::Shuffle(shuffle(number, state)), SECOND)
+            .unwrap();
+    }
+    let view = sight.overview(0, true);
+    let rows: Vec<_> = view.shuffles.iter().map(|one| (one.number, one.state)).collect();
+    assert_eq!(rows, [(2, "transfer"), (1, "finished")]);
+    assert_eq!((view.shuffles[1].bars.len(), view.shuffles[1].bar), (2, 5));
+    // It ended before anybody looked, and is skewed.
+    let verdict = &view.verdicts[0];
+    assert_eq!(verdict.rule, "skewed-shuffle");
+    assert_eq!(verdict.place.shuffle.as_deref(), Some("s"));
+    for number in 3..=120 {
+        sight
+            .handle(&Event::Shuffle(shuffle(number, 6)), SECOND)
+            .unwrap();
+    }
+    sight.check();
+    let view = sight.overview(0, true);
+    assert_eq!((view.shuffles.len(), view.more_shuffles), (100, 20));
 }

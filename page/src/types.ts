@@ -290,7 +290,7 @@ export interface Overview {
   cluster?: { address?: string; id?: string | number; treadle?: string };
   tasks?: Tasks;
   rate?: number;
-  spans?: { kept?: number; lost?: number; bytes?: number; limit?: number; from?: Ns; to?: Ns };
+  spans?: { kept?: number; older?: number; lost?: number; dropped?: number; bytes?: number; limit?: number; from?: Ns; to?: Ns };
   groups?: Group[];
   more_groups?: number;
   workers?: Worker[];
@@ -345,6 +345,9 @@ export interface Transfers {
   count?: number[][];
   failed?: number[][];
   more?: number;
+  /** Values of pairs that are not told apart. */
+  beyond?: number;
+  beyond_bytes?: number;
 }
 
 /** Where threads were: places, each after the one that called it. */

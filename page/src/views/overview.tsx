@@ -397,7 +397,9 @@ export function Overview() {
       </div>
       <p class="note foot">
         Spans: {count(now.spans?.kept)} kept in {bytes(now.spans?.bytes)} of {bytes(now.spans?.limit)}
-        {(now.spans?.lost ?? 0) > 0 && <>, {count(now.spans?.lost)} older ones are aggregates only</>}. Run:{" "}
+        {(now.spans?.older ?? 0) > 0 && <>, {count(now.spans?.older)} older ones are in sums only</>}
+        {(now.spans?.lost ?? 0) > 0 && <>, {count(now.spans?.lost)} lost at workers</>}
+        {(now.spans?.dropped ?? 0) > 0 && <>, {count(now.spans?.dropped)} batches dropped</>}. Run:{" "}
         {seconds(now.now / 1e9)}. Treadle {now.cluster?.treadle ?? DASH}.
       </p>
     </div>

@@ -243,6 +243,11 @@ export function Stream() {
             taller
           </button>
         </span>
+        {(now?.spans?.older ?? 0) > 0 && (
+          <span class="note since">
+            single tasks since {moment(now?.spans?.from, now?.began)}; before: sums (<a href={href("overview")}>overview</a>, <a href={href("groups")}>groups</a>)
+          </span>
+        )}
         {(group || worker) && (
           <button type="button" class="filter" onClick={() => set({ group: undefined, worker: undefined })}>
             only {group ? <bdi>{shorten(filtered?.name ?? `group ${group}`, 40)}</bdi> : <bdi>{workerName(owner, worker ?? "")}</bdi>} ✕

@@ -200,7 +200,8 @@ def _overview(found: dict[str, Any]) -> Iterator[str]:
     )
     yield (
         f"spans: {spans['kept']} kept in {_bytes(spans['bytes'])} of {_bytes(spans['limit'])}, "
-        f"{spans['lost']} lost"
+        f"{spans['older']} older ones in sums only, {spans['lost']} lost at workers, "
+        f"{spans['dropped']} batches dropped"
     )
     if found.get("history"):
         yield f"history: {_history(found['history'])}"
@@ -323,7 +324,8 @@ def _memory(found: dict[str, Any]) -> Iterator[str]:
     series = found["series"]
     for name in ("managed", "process", "spilled"):
         values = series["values"][series["names"].index(name)]
-        yield f"{name}: at most {_bytes(max(values, default=0))} in the last {len(values)} s"
+        unit = "/s to disk or back" if name == "spilled" else ""
+        yield f"{name}: at most {_bytes(max(values, default=0))}{unit} in the last {len(values)} s"
 
 
 def _transfers(found: dict[str, Any]) -> Iterator[str]:
@@ -344,13 +346,16 @@ def _transfers(found: dict[str, Any]) -> Iterator[str]:
         if found["count"][one][other]
     ]
     pairs.sort(key=lambda pair: -pair[-1])
-    if not pairs:
+    if not pairs and not found["beyond"]:
         yield "no value went from one worker to another"
         return
     head = ("from → to", "bytes", "values", "time", "rate", "failed")
     yield from _table(head, [pair[:-1] for pair in pairs])
     if found["more"]:
         yield f"and {found['more']} workers more"
+    if found["beyond"]:
+        nbytes = _bytes(found["beyond_bytes"])
+        yield f"{found['beyond']} values ({nbytes}) of other pairs are not told apart"
 
 
 def _shuffles(found: dict[str, Any]) -> Iterator[str]:

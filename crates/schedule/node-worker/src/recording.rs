@@ -18,7 +18,9 @@ use treadle_reactor::clock;
 use treadle_reactor::thread::lock;
 use treadle_schedule_wire::trace::SIGHT;
 use treadle_shuffle_node::{Activity, Done};
-use treadle_sight::{Batch, Beside, Frame, Head, Kind, Record, Running, cast_object, lane};
+use treadle_sight::{
+    Batch, Beside, Frame, Head, Kind, Record, Running, Unnamed, cast_object, lane,
+};
 use treadle_types::{ObjectId, Value, WorkerId, keys};
 
 use self::lines::Lines;
@@ -127,8 +129,15 @@ struct State {
     places: (u64, Vec<Place>),
     lines: Lines,
     clock: Offset,
-    /// Bytes that the store had written and read at the last batch, and when that was.
-    disk: (u64, u64),
+    /// What the store had written and read at the last batch.
+    disk: [Disk; 2],
+}
+
+/// Bytes that went to disk, or came back, and how many nanoseconds that took.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Disk {
+    bytes: u64,
+    time: u64,
 }
 
 /// What a worker records.
@@ -148,6 +157,7 @@ struct Draft {
     names: Vec<(u32, Box<str>)>,
     keys: Vec<(u64, Bytes)>,
     running: Option<Vec<Runs>>,
+    unnamed: Unnamed,
     places: (u64, Vec<Place>),
     lines: Lines,
     records: Vec<Record>,
@@ -175,6 +185,7 @@ impl Draft {
             names: names.collect(),
             keys: keys.collect(),
             running,
+            unnamed: self.unnamed,
             frames: frames.collect(),
             sampled: self.places.0,
             lines: self.lines.told().collect(),
@@ -340,37 +351,25 @@ impl Recorder {
     /// Hands batches of what was recorded to `push`, which is called while `state` is not locked.
     fn send(
         &self,
-        (processor, disk): (u64, u64),
+        (processor, disk): (u64, [Disk; 2]),
         mut running: Vec<Runs>,
         is_last: bool,
         mut push: impl FnMut(Call),
     ) {
         let now = clock::monotonic();
-        running.retain(|task| {
-            now.saturating_sub(task.began) >= RUNNING && task.key.len() <= LONGEST_KEY
-        });
-        running.sort_by_key(|task| task.began);
-        running.truncate(MOST_RUNNING);
+        running.retain(|task| now.saturating_sub(task.began) >= RUNNING);
+        running.sort_by_key(|task| (task.key.len() > LONGEST_KEY, task.began));
+        let named = running.iter().take(MOST_RUNNING);
+        let named = named.take_while(|task| task.key.len() <= LONGEST_KEY);
+        // Threads are busy with the others, too.
+        let others = running.split_off(named.count());
+        let others = others.iter().filter(|task| task.lane < lane::OTHERS.into());
+        let unnamed = Unnamed::of(others.map(|task| task.began));
         // Batches leave in the order in which they were made.
         let _sending = lock(&self.sending);
         let mut state = lock(&self.state);
         let now = clock::monotonic();
-        let (before, since) = mem::replace(&mut state.disk, (disk, now));
-        if disk > before && since > 0 {
-            let group = state.group("values on disk");
-            state.add(Record {
-                began: since,
-                read: since,
-                computed: now,
-                ended: now,
-                object: 0,
-                bytes: disk - before,
-                group,
-                lane: 0,
-                kind: Kind::Spill,
-                failed: false,
-            });
-        }
+        state.spilled(disk, now);
         // The first one says nothing: what it measures is needed for the others.
         let knows_clock = state.clock.offset.is_some();
         if !knows_clock && (is_last || state.sent.0 > 0 && state.unanswered < UNANSWERED) {
@@ -392,6 +391,7 @@ impl Recorder {
             };
             if knows_clock && !more {
                 draft.running = Some(mem::take(&mut running));
+                draft.unnamed = unnamed;
             }
             // Neither this nor what `push` waits for holds up who records.
             let argument = draft.encode().into();
@@ -415,6 +415,32 @@ impl Recorder {
 }
 
 impl State {
+    /// What went to disk since the last batch, and what came back: for as long as that took, up to now.
+    fn spilled(&mut self, disk: [Disk; 2], now: u64) {
+        let before = mem::replace(&mut self.disk, disk);
+        let names = ["values to disk", "values from disk"];
+        for ((name, before), disk) in names.into_iter().zip(before).zip(disk) {
+            let bytes = disk.bytes.saturating_sub(before.bytes);
+            if bytes == 0 {
+                continue;
+            }
+            let group = self.group(name);
+            let began = now.saturating_sub(disk.time.saturating_sub(before.time));
+            self.add(Record {
+                began,
+                read: began,
+                computed: now,
+                ended: now,
+                object: 0,
+                bytes,
+                group,
+                lane: 0,
+                kind: Kind::Spill,
+                failed: false,
+            });
+        }
+    }
+
     #[inline]
     fn add(&mut self, record: Record) {
         if self.records.len() == MOST {
@@ -462,6 +488,7 @@ impl State {
             names: mem::take(&mut self.fresh),
             keys: mem::take(&mut self.keys),
             running: None,
+            unnamed: Unnamed::default(),
             places: mem::take(&mut self.places),
             lines: mem::take(&mut self.lines),
             records: self.records.drain(..count).collect(),
@@ -516,7 +543,14 @@ pub(super) fn send(inner: &Inner, is_last: bool) {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let processor = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
     let stats = inner.values.store().stats();
-    let disk = stats.written.nbytes + stats.read.nbytes;
+    let disk = [
+        (stats.written.nbytes, stats.write_time),
+        (stats.read.nbytes, stats.read_time),
+    ];
+    let disk = disk.map(|(bytes, time)| Disk {
+        bytes,
+        time: time.as_nanos() as u64,
+    });
     let running = inner.embedder.get().map(|embedder| embedder.running());
     let mut running = running.unwrap_or_default();
     running.extend(inner.plane.casts().iter().map(cast));
@@ -646,6 +680,12 @@ mod tests {
         };
         let mut running = vec![runs(1_000, now)];
         running.extend((0..100).map(|lane| runs(lane, u64::from(lane))));
+        let long = Value::str("x".repeat(LONGEST_KEY)).to_bytes();
+        running.push(Runs {
+            key: long.into(),
+            ..runs(100, 0)
+        });
+        running.push(runs(lane::CAST.into(), 200));
         let said = MOST_LINES + 3;
         for number in 0..said {
             recorder.line(30, &format!("{number}{}", "ä".repeat(LONGEST_LINE)));
@@ -660,12 +700,16 @@ mod tests {
             vec![place(Some(4), "f"), place(Some(0), &"ä".repeat(500))],
         );
         let mut sent = Vec::new();
-        recorder.send((1, 0), running, false, |call| sent.push(call.argument));
+        let disk = [Disk::default(); 2];
+        recorder.send((1, disk), running, false, |call| sent.push(call.argument));
         let batch = Batch::decode(&sent[0]).unwrap();
         // The longest of those that have run for a second.
         let told = batch.beside.running.unwrap();
         assert_eq!(told.len(), MOST_RUNNING);
         assert!(told.iter().zip(0..).all(|(task, lane)| task.lane == lane));
+        // And how many others, and since when on average: the lanes from 64 to 99, and the one with the long key.
+        let unnamed = batch.beside.unnamed;
+        assert_eq!((unnamed.count, unnamed.began), (37, (64..100).sum::<u64>() / 37));
         let lines = &batch.beside.lines;
         assert_eq!(lines.len() as u64 + batch.beside.lost_lines, said as u64);
         let text: usize = lines.iter().map(|line| line.text.len()).sum();
@@ -678,13 +722,27 @@ mod tests {
         assert_eq!(batch.beside.frames[1].parent, Some(0));
         assert_eq!(batch.beside.frames[1].name.len(), LONGEST_NAME);
         // Once.
-        recorder.send((1, 0), Vec::new(), false, |call| sent.push(call.argument));
+        recorder.send((1, disk), Vec::new(), false, |call| sent.push(call.argument));
         let batch = Batch::decode(&sent[1]).unwrap();
         assert_eq!(batch.beside.running.unwrap(), []);
         assert_eq!(
             (batch.beside.lines.len(), batch.beside.frames.len()),
             (0, 0)
         );
+    }
+
+    #[test]
+    fn spills_last_as_long_as_the_disk_took() {
+        let mut state = State::default();
+        let disk = |bytes, time| Disk { bytes, time };
+        state.spilled([disk(10, 3), disk(0, 0)], 100);
+        state.spilled([disk(10, 3), disk(0, 0)], 150);
+        state.spilled([disk(30, 8), disk(7, 2)], 200);
+        let spans = state.records.iter();
+        let spans: Vec<_> = spans.map(|one| (one.began, one.ended, one.bytes)).collect();
+        assert_eq!(spans, [(97, 100, 10), (195, 200, 20), (198, 200, 7)]);
+        let groups: Vec<_> = state.records.iter().map(|one| one.group).collect();
+        assert_eq!(groups, [1, 1, 2]);
     }
 
     #[test]

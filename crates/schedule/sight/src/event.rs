@@ -146,6 +146,15 @@ impl States {
         }
     }
 
+    /// Those of two groups together.
+    pub(crate) fn and(self, other: &Self) -> Self {
+        let mut row = self.row();
+        for (count, other) in row.iter_mut().zip(other.row()) {
+            *count = count.saturating_add(other);
+        }
+        Self::of(row)
+    }
+
     /// All that there have been.
     pub(crate) fn total(&self) -> u64 {
         self.row().into_iter().fold(0, u64::saturating_add)

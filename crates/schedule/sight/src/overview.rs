@@ -46,9 +46,12 @@ pub struct Totals {
 pub struct Kept {
     /// How many.
     pub kept: u64,
-    /// How many are not: for lack of room here or at workers, or of time. A batch of them that nobody had
-    /// time for counts as one.
+    /// How many made room for others: sums have them.
+    pub older: u64,
+    /// How many were lost for lack of room at workers, and batches of them, and other news, that nobody here had time
+    /// for. Sums lack them, too.
     pub lost: u64,
+    pub dropped: u64,
     /// What they take.
     pub bytes: u64,
     /// What they may take.
@@ -414,6 +417,9 @@ pub struct Matrix {
     pub failed: Vec<Vec<u64>>,
     /// Workers that are left out.
     pub more: usize,
+    /// Values, and their bytes, of pairs beyond those that are told apart: no worker's sums have them.
+    pub beyond: u64,
+    pub beyond_bytes: u64,
 }
 
 /// One span.

@@ -244,6 +244,7 @@ impl Sight {
                     row.state = None;
                     row.cpu = None;
                     row.running = Vec::new();
+                    row.unnamed = (0, 0);
                 }
                 let kind = if *drained { "left" } else { "lost" };
                 self.note(kind, self.workers.name_of(worker.0), cause.clone());
@@ -399,9 +400,15 @@ impl Sight {
             self.keys.add(*object, key);
         }
         if let Some(running) = &batch.beside.running {
+            let more = running.len().saturating_sub(MOST_RUNNING) as u64;
             let running = self.still_running(running, batch.records(), offset);
+            let unnamed = batch.beside.unnamed;
+            let began = self.aligned(unnamed.began, offset);
             if let Some(worker) = self.workers.get_mut(row) {
                 worker.running = running;
+                // No more than it has threads: it may say anything.
+                let count = unnamed.count.saturating_add(more);
+                worker.unnamed = (count.min(worker.threads.into()), began);
             }
         }
         if !batch.beside.frames.is_empty() {
@@ -591,11 +598,9 @@ impl Sight {
             rate: rate as f64 / 10.0,
             spans: Kept {
                 kept: self.ring.kept(),
-                lost: self
-                    .ring
-                    .lost()
-                    .saturating_add(self.lost)
-                    .saturating_add(self.dropped),
+                older: self.ring.lost(),
+                lost: self.lost,
+                dropped: self.dropped,
                 bytes: self.ring.bytes() as u64,
                 limit: self.ring.limit() as u64,
                 from,
@@ -768,6 +773,8 @@ impl Sight {
             count: table(&rows, &self.transfers, |pair| pair.count),
             failed: table(&rows, &self.transfers, |pair| pair.failed),
             more,
+            beyond: self.transfers.others.count,
+            beyond_bytes: self.transfers.others.bytes,
         }
     }
 

@@ -54,6 +54,19 @@ impl Sight {
                 }
             }
         }
+        for (_, worker) in self.workers.iter().filter(|(_, one)| one.unnamed.0 > 0) {
+            let (count, began) = worker.unnamed;
+            let count = count as f64;
+            let first = place_of(began);
+            if let Some(place) = more.get_mut(first + 1) {
+                *place += count;
+            }
+            if let Some(value) = busy.get_mut(first) {
+                let begin = begin_of(first);
+                let end = (begin + SECOND).min(now);
+                *value += count * seconds(end.saturating_sub(begin.max(began)));
+            }
+        }
         let mut running = 0.0;
         for (place, (value, more)) in busy.iter_mut().zip(more).enumerate() {
             running += more;
@@ -71,7 +84,8 @@ impl Sight {
         });
         let mut all: Vec<_> = all.collect();
         all.sort_by_key(|(row, _, task)| (task.began, *row, task.lane));
-        let more = all.len().saturating_sub(MOST_RUNNING_SHOWN);
+        let unnamed: u64 = self.workers.iter().map(|(_, worker)| worker.unnamed.0).sum();
+        let more = all.len().saturating_sub(MOST_RUNNING_SHOWN) + unnamed as usize;
         let rows = all.into_iter().take(MOST_RUNNING_SHOWN);
         let rows = rows.map(|(row, id, task)| RunningRow {
             key: task.key.clone(),

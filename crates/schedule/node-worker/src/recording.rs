@@ -26,8 +26,11 @@ use treadle_types::{ObjectId, Value, WorkerId, keys};
 use self::lines::Lines;
 use super::Inner;
 
-/// What waits to be sent, of 56 bytes each: 14 MiB; then the oldest are lost.
+/// What waits to be sent by default, of 56 bytes each: 14 MiB; then the oldest are lost. As few and as many as may be
+/// set.
 const MOST: usize = 1 << 18;
+const FEWEST: usize = 1 << 10;
+const MOST_EVER: usize = 1 << 24;
 /// As many keep their room while nothing waits.
 const FEW: usize = 1 << 14;
 const _: () = assert!(MOST * size_of::<Record>() <= 16 << 20);
@@ -108,8 +111,19 @@ fn cut(text: &str, most: usize) -> &str {
     &text[..end.unwrap_or(0)]
 }
 
+/// Records that may wait.
+#[derive(Debug)]
+struct Most(usize);
+
+impl Default for Most {
+    fn default() -> Self {
+        Self(MOST)
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
+    most: Most,
     records: VecDeque<Record>,
     /// How many were lost since the last batch.
     lost: u64,
@@ -197,9 +211,14 @@ impl Draft {
 
 impl Recorder {
     /// Records from now on, if the scheduler wants it.
-    pub(super) fn start(&self, scheduler: &[u8]) {
+    pub(super) fn start(&self, scheduler: &[u8], bytes: u64) {
         let about = Value::from_bytes(scheduler).unwrap_or(Value::None);
         let wanted = about.get(SIGHT) == Some(&Value::Bool(true));
+        if bytes > 0 {
+            let most = bytes / size_of::<Record>() as u64;
+            let most = most.clamp(FEWEST as u64, MOST_EVER as u64);
+            lock(&self.state).most = Most(most as usize);
+        }
         self.is_on.store(wanted, Ordering::Relaxed);
     }
 
@@ -443,7 +462,7 @@ impl State {
 
     #[inline]
     fn add(&mut self, record: Record) {
-        if self.records.len() == MOST {
+        if self.records.len() >= self.most.0 {
             self.records.pop_front();
             self.lost += 1;
         }
@@ -620,6 +639,20 @@ mod tests {
             }
         }
         assert_eq!(read, MOST);
+    }
+
+    #[test]
+    fn as_many_wait_as_was_set() {
+        let recorder = Recorder::default();
+        let about = Value::Dict(vec![(Value::str(SIGHT), Value::Bool(true))]).to_bytes();
+        recorder.start(&about, 2 * FEWEST as u64 * size_of::<Record>() as u64);
+        assert!(recorder.is_on());
+        let key = Bytes::from(Value::str("inc-1").to_bytes());
+        for number in 0..3 * FEWEST as u64 {
+            recorder.ran(&timed(number), &key);
+        }
+        let state = lock(&recorder.state);
+        assert_eq!((state.records.len(), state.lost), (2 * FEWEST, FEWEST as u64));
     }
 
     #[test]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import dask
 import dask.dataframe as dd
+import distributed
 import numpy as np
 import pandas as pd
 import pytest
@@ -58,7 +59,7 @@ def fails_once(folder, number):
 
 
 def by_worker(slow_one, number):
-    time.sleep(0.2 if str(treadle.get_worker().name) == slow_one else 0.02)
+    time.sleep(0.2 if str(distributed.get_worker().name) == slow_one else 0.02)
     return number
 
 
@@ -95,14 +96,14 @@ def test_one_task_that_takes_far_longer():
 
 def test_one_worker_that_takes_longer():
     with processes(3, 1) as (client, link):
-        workers = client.scheduler_info()["workers"].values()
-        name = str(next(iter(workers))["name"])
+        worker = next(iter(client.scheduler_info()["workers"].values()))
+        name = str(worker["name"])
         client.gather(client.map(by_worker, [name] * 400, range(400), pure=False))
         found = verdict(link, "slow-worker")
         ids = {one["name"]: one["id"] for one in get(link, "/sight/overview")["workers"]}
         assert found["where"]["worker"] == ids[name]
         # Gone, it is slow no more, and was before.
-        client.retire_workers(names=[name])
+        client.retire_workers(names=[worker["name"]])
 
         def is_over():
             view = get(link, "/sight/overview")

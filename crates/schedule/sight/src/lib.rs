@@ -9,7 +9,7 @@
 //! | `span`, `ring` | one thing that somebody did, and the latest of them |
 //! | `batch` | what a worker recorded, as bytes |
 //! | `event` | all that is taken in, as bytes |
-//! | `groups`, `workers`, `series`, `transfers`, `profile` | aggregates, each with a fixed bound |
+//! | `groups`, `workers`, `series`, `sums`, `transfers`, `profile` | aggregates, each with a fixed bound |
 //! | `casts` | the latest calls, and values, for many workers |
 //! | `logs`, `errors` | the latest lines of logs, and what tasks failed with |
 //! | `picture` | spans reduced to what pixels show |
@@ -44,6 +44,7 @@ mod sight;
 mod span;
 mod sparse;
 mod spoken;
+mod sums;
 mod tables;
 mod transfers;
 pub mod verdicts;

@@ -28,6 +28,7 @@ use crate::ring::Ring;
 use crate::series::{SECOND, Step, Times};
 use crate::span::{Kind, Parts, Span, lane};
 use crate::spoken::Spoken;
+use crate::sums::Sums;
 use crate::transfers::{Pair, Transfers};
 use crate::workers::{Running, UNKNOWN, Worker, Workers};
 
@@ -100,6 +101,7 @@ pub struct Sight {
     pub(crate) groups: Groups,
     pub(crate) workers: Workers,
     times: Times,
+    pub(crate) sums: Sums,
     transfers: Transfers,
     pub(crate) casts: Casts,
     pub(crate) keys: Keys,
@@ -139,6 +141,7 @@ impl Sight {
             groups: Groups::new(),
             workers: Workers::default(),
             times: Times::new(),
+            sums: Sums::new(),
             transfers: Transfers::default(),
             casts: Casts::default(),
             keys: Keys::default(),
@@ -515,6 +518,7 @@ impl Sight {
                 self.groups
                     .ran(group, row, times, object, bytes, record.failed);
                 self.times.busy(start, end);
+                self.sums.ran(group, start, end);
                 step.tasks = 1;
             }
             Kind::Fetch => {
@@ -784,6 +788,7 @@ impl Sight {
         self.groups.check();
         self.workers.check();
         self.times.check();
+        self.sums.check();
         self.transfers.check();
         self.casts.check();
         self.profile.check();

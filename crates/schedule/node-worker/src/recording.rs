@@ -3,7 +3,10 @@
 //! A trace ([`tracing`](super::tracing)) has more of each event, and is there while somebody asks for it.
 //! Both record at the same places.
 
+mod disk;
+mod draft;
 mod lines;
+mod offset;
 
 use std::collections::{HashMap, VecDeque};
 use std::mem;
@@ -18,12 +21,13 @@ use treadle_reactor::clock;
 use treadle_reactor::thread::lock;
 use treadle_schedule_wire::trace::SIGHT;
 use treadle_shuffle_node::{Activity, Done};
-use treadle_sight::{
-    Batch, Beside, Frame, Head, Kind, Record, Running, Unnamed, cast_object, lane,
-};
+use treadle_sight::{Head, Kind, Record, Unnamed, cast_object, lane};
 use treadle_types::{ObjectId, Value, WorkerId, keys};
 
+use self::disk::Disk;
+use self::draft::Draft;
 use self::lines::Lines;
+use self::offset::Offset;
 use super::Inner;
 
 /// What waits to be sent by default, of 56 bytes each: 14 MiB; then the oldest are lost. As few and as many as may be
@@ -147,13 +151,6 @@ struct State {
     disk: [Disk; 2],
 }
 
-/// Bytes that went to disk, or came back, and how many nanoseconds that took.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-struct Disk {
-    bytes: u64,
-    time: u64,
-}
-
 /// What a worker records.
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
@@ -162,51 +159,6 @@ pub(super) struct Recorder {
     sending: Mutex<()>,
     /// Taken last: under `machine`, when an answer comes. Nothing is locked under it.
     state: Mutex<State>,
-}
-
-/// What a batch will say.
-#[derive(Default)]
-struct Draft {
-    head: Head,
-    names: Vec<(u32, Box<str>)>,
-    keys: Vec<(u64, Bytes)>,
-    running: Option<Vec<Runs>>,
-    unnamed: Unnamed,
-    places: (u64, Vec<Place>),
-    lines: Lines,
-    records: Vec<Record>,
-}
-
-impl Draft {
-    fn encode(self) -> Vec<u8> {
-        let names = self.names.iter().map(|(number, name)| (*number, &**name));
-        let keys = self.keys.iter().map(|(object, key)| (*object, &**key));
-        let running = self.running.as_ref().map(|running| {
-            let running = running.iter().map(|task| Running {
-                object: task.object.to_u64(),
-                lane: task.lane.min(u16::MAX.into()) as u16,
-                began: task.began,
-                key: &task.key,
-            });
-            running.collect()
-        });
-        let frames = self.places.1.iter().map(|place| Frame {
-            parent: place.parent,
-            name: &place.name,
-            time: place.time,
-        });
-        let beside = Beside {
-            names: names.collect(),
-            keys: keys.collect(),
-            running,
-            unnamed: self.unnamed,
-            frames: frames.collect(),
-            sampled: self.places.0,
-            lines: self.lines.told().collect(),
-            lost_lines: self.lines.lost,
-        };
-        Batch::encode(self.head, &beside, self.records.into_iter())
-    }
 }
 
 impl Recorder {
@@ -381,7 +333,8 @@ impl Recorder {
         let named = running.iter().take(MOST_RUNNING);
         let named = named.take_while(|task| task.key.len() <= LONGEST_KEY);
         // Threads are busy with the others, too.
-        let others = running.split_off(named.count());
+        let named = named.count();
+        let others = running.split_off(named);
         let others = others.iter().filter(|task| task.lane < lane::OTHERS.into());
         let unnamed = Unnamed::of(others.map(|task| task.began));
         // Batches leave in the order in which they were made.
@@ -434,29 +387,12 @@ impl Recorder {
 }
 
 impl State {
-    /// What went to disk since the last batch, and what came back: for as long as that took, up to now.
+    /// What went to disk since the last batch, and what came back.
     fn spilled(&mut self, disk: [Disk; 2], now: u64) {
         let before = mem::replace(&mut self.disk, disk);
-        let names = ["values to disk", "values from disk"];
-        for ((name, before), disk) in names.into_iter().zip(before).zip(disk) {
-            let bytes = disk.bytes.saturating_sub(before.bytes);
-            if bytes == 0 {
-                continue;
-            }
+        for (name, record) in disk::since(before, disk, now) {
             let group = self.group(name);
-            let began = now.saturating_sub(disk.time.saturating_sub(before.time));
-            self.add(Record {
-                began,
-                read: began,
-                computed: now,
-                ended: now,
-                object: 0,
-                bytes,
-                group,
-                lane: 0,
-                kind: Kind::Spill,
-                failed: false,
-            });
+            self.add(Record { group, ..record });
         }
     }
 
@@ -519,35 +455,6 @@ impl State {
     }
 }
 
-/// The scheduler's clock less ours.
-#[derive(Debug, Default)]
-struct Offset {
-    /// In nanoseconds, once it is known.
-    offset: Option<i64>,
-    /// By how much it may be wrong.
-    error: u64,
-}
-
-impl Offset {
-    /// Somebody who was asked, and whose answer came, looked at the clock in between.
-    fn measured(&mut self, asked: u64, theirs: u64, came: u64) {
-        let error = came.saturating_sub(asked) / 2;
-        // An old measurement is worth less: clocks drift.
-        self.error = self.error.saturating_add(self.error / 16 + 1);
-        if self.offset.is_some() && error > self.error {
-            return;
-        }
-        self.error = error;
-        // The processes of one machine have one clock.
-        let is_same = asked <= theirs && theirs <= came;
-        let middle = asked + error;
-        self.offset = Some(match is_same {
-            true => 0,
-            false => theirs.wrapping_sub(middle) as i64,
-        });
-    }
-}
-
 /// Whether an answer is to a call of this module.
 pub(super) fn is_answer(answer: &Answer) -> bool {
     answer.id & OURS == OURS
@@ -563,13 +470,9 @@ pub(super) fn send(inner: &Inner, is_last: bool) {
     let processor = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
     let stats = inner.values.store().stats();
     let disk = [
-        (stats.written.nbytes, stats.write_time),
-        (stats.read.nbytes, stats.read_time),
+        Disk::new(stats.written.nbytes, stats.write_time),
+        Disk::new(stats.read.nbytes, stats.read_time),
     ];
-    let disk = disk.map(|(bytes, time)| Disk {
-        bytes,
-        time: time.as_nanos() as u64,
-    });
     let running = inner.embedder.get().map(|embedder| embedder.running());
     let mut running = running.unwrap_or_default();
     running.extend(inner.plane.casts().iter().map(cast));
@@ -594,6 +497,8 @@ mod tests {
     use std::sync::{Arc, mpsc};
     use std::thread;
     use std::time::Duration;
+
+    use treadle_sight::Batch;
 
     use super::lines::{LONGEST_LINE, MOST_LINES, MOST_TEXT};
     use super::*;
@@ -765,20 +670,6 @@ mod tests {
     }
 
     #[test]
-    fn spills_last_as_long_as_the_disk_took() {
-        let mut state = State::default();
-        let disk = |bytes, time| Disk { bytes, time };
-        state.spilled([disk(10, 3), disk(0, 0)], 100);
-        state.spilled([disk(10, 3), disk(0, 0)], 150);
-        state.spilled([disk(30, 8), disk(7, 2)], 200);
-        let spans = state.records.iter();
-        let spans: Vec<_> = spans.map(|one| (one.began, one.ended, one.bytes)).collect();
-        assert_eq!(spans, [(97, 100, 10), (195, 200, 20), (198, 200, 7)]);
-        let groups: Vec<_> = state.records.iter().map(|one| one.group).collect();
-        assert_eq!(groups, [1, 1, 2]);
-    }
-
-    #[test]
     fn long_names_are_cut_and_long_keys_are_not_sent() {
         let recorder = Recorder::default();
         let long = "x".repeat(100_000);
@@ -825,25 +716,10 @@ mod tests {
     }
 
     #[test]
-    fn the_best_measurement_counts_and_one_machine_has_one_clock() {
-        let mut clock = Offset::default();
-        clock.measured(1_000, 1_040, 1_100);
-        assert_eq!(clock.offset, Some(0));
-        let mut clock = Offset::default();
-        clock.measured(1_000, 5_000, 1_200);
-        assert_eq!(clock.offset, Some(3_900));
-        // A worse one says nothing, a better one does.
-        clock.measured(2_000, 9_000, 4_000);
-        assert_eq!(clock.offset, Some(3_900));
-        clock.measured(3_000, 6_930, 3_020);
-        assert_eq!(clock.offset, Some(3_920));
-    }
-
-    #[test]
     fn an_answer_that_is_no_clock_ends_it() {
         let recorder = Recorder::default();
         let about = Value::Dict(vec![(Value::str(SIGHT), Value::Bool(true))]);
-        recorder.start(&about.to_bytes());
+        recorder.start(&about.to_bytes(), 0);
         assert!(recorder.is_on());
         let answer = Answer {
             id: OURS | 1,
@@ -852,7 +728,7 @@ mod tests {
         assert!(is_answer(&answer));
         recorder.answered(&answer);
         assert!(!recorder.is_on());
-        recorder.start(b"");
+        recorder.start(b"", 0);
         assert!(!recorder.is_on());
     }
 
@@ -860,7 +736,7 @@ mod tests {
     fn answers_come_under_the_lock_that_sending_takes() {
         let about = Value::Dict(vec![(Value::str(SIGHT), Value::Bool(true))]);
         let recorder = Recorder::default();
-        recorder.start(&about.to_bytes());
+        recorder.start(&about.to_bytes(), 0);
         let shared = Arc::new((recorder, Mutex::new(0_u64)));
         let (done, wait) = mpsc::channel();
         let (sender, theirs) = (Arc::clone(&shared), done.clone());
@@ -868,7 +744,7 @@ mod tests {
             let key = Bytes::from(Value::str("inc-1").to_bytes());
             for number in 0..20_000 {
                 sender.0.ran(&timed(number), &key);
-                sender.0.send((number, 0), Vec::new(), false, |call| {
+                sender.0.send((number, [Disk::default(); 2]), Vec::new(), false, |call| {
                     *lock(&sender.1) = call.id
                 });
             }

@@ -3,7 +3,8 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::{Sight, seconds, status};
+use super::rows::status;
+use super::{Sight, seconds};
 use crate::series::SECONDS;
 use crate::verdicts::{Facts, GroupFacts, ShuffleFacts, Verdict, WorkerFacts, judge};
 

@@ -7,6 +7,7 @@ import base64
 import gzip
 import json
 import logging
+import os
 import re
 import struct
 import subprocess
@@ -24,7 +25,8 @@ from client_support import AGAINST, inc
 from process_support import kill
 from treadle import _core
 from treadle.sight import _sql
-from treadle.sight._pages import Pages
+from treadle.sight._pages import Pages, PagesError
+from treadle.sight._report import made_of
 from treadle.sight._since import since
 from treadle.sight._sql import answer
 from waiting import SOON, until
@@ -324,6 +326,38 @@ def test_errors_and_verdicts_are_of_the_block():
     assert view["more_errors"] == 0
     assert [one["text"] for one in view["verdicts"]] == ["1006 runs raised"]
     assert [one["text"] for one in view["earlier"]] == ["late"]
+
+
+class Loud(Pages):
+    """Pages of a cluster whose logs cannot be compressed to what a report may have."""
+
+    def __init__(self):
+        super().__init__("http://127.0.0.1:9/?token=none")
+
+    def fetch(self, path, query=""):
+        if path == "/":
+            return b"""<meta charset="utf-8"><link rel="stylesheet" href="x"><div id="page"></div>
+                <script type="module" src="x"></script>"""
+        if path.startswith("/assets/"):
+            return b""
+        if path == "/sight/spans":
+            head = json.dumps({"lanes": []}).encode()
+            return struct.pack("<I", len(head)) + head
+        if path == "/sight/overview":
+            return json.dumps(_overview(10)).encode()
+        if path == "/sight/logs":
+            lines = [{"time": n, "text": os.urandom(1_500).hex()} for n in range(1_000)]
+            return json.dumps({"lines": lines, "more": False, "lost": 0}).encode()
+        raise PagesError("there is no such page")
+
+
+def test_a_report_that_is_too_large_has_fewer_lines_of_logs():
+    page = made_of(Loud())
+    assert len(page) <= 2_000_000
+    logs = held(page)[0]["answers"]["sight/logs"]
+    assert 0 < len(logs["lines"]) < 1_000
+    assert logs["lines"][0]["time"] == 0
+    assert logs["more"]
 
 
 def treadle_command(*arguments, code=0):

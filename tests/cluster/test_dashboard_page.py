@@ -279,7 +279,9 @@ def test_an_error_shows_its_traceback_and_leads_to_the_log(link: str) -> None:
         await tab.open(f"{link}#/overview")
         await shows(tab, "document.querySelector('.happenings summary') !== null")
         await tab.evaluate("document.querySelector('.happenings summary').click()")
-        await shows(tab, "document.querySelector('.happenings pre')?.innerText.includes('in fails')")
+        await shows(
+            tab, "document.querySelector('.happenings pre')?.innerText.includes('in fails')"
+        )
         led = await tab.evaluate("document.querySelector('.happenings summary a').href")
         assert "logs?" in led
         assert "from=" in led

@@ -247,7 +247,11 @@ def _overview(now, **more):
     """An overview of nothing."""
     series = {"step": 1.0, "to": now, "values": []}
     empty = {"groups": [], "workers": [], "errors": [], "events": [], "shuffles": []}
-    return {"now": now, "series": series, "whole": series, "spans": {"from": 0, "to": now}} | empty | more
+    return (
+        {"now": now, "series": series, "whole": series, "spans": {"from": 0, "to": now}}
+        | empty
+        | more
+    )
 
 
 def test_what_was_left_out_before_is_not_taken_for_new():
@@ -282,7 +286,10 @@ def test_what_was_left_out_before_is_not_taken_for_new():
     assert found["sight/transfers"]["bytes"] == [[0]]
     assert found["sight/transfers"]["more"] == 1
     # Where all had a row, who had none is new.
-    whole = {"sight/overview": _overview(10, workers=known), "sight/transfers": matrix | {"more": 0}}
+    whole = {
+        "sight/overview": _overview(10, workers=known),
+        "sight/transfers": matrix | {"more": 0},
+    }
     found = since(whole, after())
     assert [one["id"] for one in found["sight/overview"]["groups"]] == [1, 2]
     assert [one["sent"] for one in found["sight/overview"]["workers"]] == [0, 9]

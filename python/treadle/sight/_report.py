@@ -72,7 +72,10 @@ def made_of(pages: Pages, *, before: Mapping[str, Any] | None = None, code: str 
         "spans": [],
     }
     # Where pictures of the least width are too much, the older lines of logs are left out.
-    for width, part in (*((width, 1.0) for width in _WIDTHS), *((_WIDTHS[-1], part) for part in _PARTS)):
+    for width, part in (
+        *((width, 1.0) for width in _WIDTHS),
+        *((_WIDTHS[-1], part) for part in _PARTS),
+    ):
         if part < 1.0:
             _shorten(found, part)
         pictures = {by: _picture(pages, by, width, *window) for by in ("worker", "group")}

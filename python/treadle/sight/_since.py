@@ -123,9 +123,7 @@ def _series(series: Mapping[str, Any], begin: int) -> dict[str, Any]:
 def _transfers(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     rows = {worker: row for row, worker in enumerate(old.get("workers", []))}
     # A worker that had no row before had no transfers, unless some were left out.
-    kept = [
-        at for at, worker in enumerate(new["workers"]) if worker in rows or not old.get("more")
-    ]
+    kept = [at for at, worker in enumerate(new["workers"]) if worker in rows or not old.get("more")]
     found = dict(new)
     for name in ("workers", "names"):
         if name in new:

@@ -231,7 +231,8 @@ impl Hub {
             workers: workers.collect(),
         }));
         let name = |group| self.core.group_name(group).unwrap_or(OTHERS).to_owned();
-        self.told.tell(scheduler.groups(), name, |event| sight.event(event));
+        self.told
+            .tell(scheduler.groups(), name, |event| sight.event(event));
         for (name, record) in self.core.running_shuffles().take(MOST_SHUFFLES) {
             let shuffle = shuffle(name, &record, None);
             self.told.shuffle(shuffle, |event| sight.event(event));
@@ -341,6 +342,9 @@ mod tests {
         assert_eq!(tell(&groups, false), expected);
         assert_eq!(tell(&groups, true), expected);
         assert_eq!(tell(&groups, true), None);
-        assert_eq!(tell(&[counts, counts], true), Some(Event::States(vec![("1".into(), states(&counts))])));
+        assert_eq!(
+            tell(&[counts, counts], true),
+            Some(Event::States(vec![("1".into(), states(&counts))]))
+        );
     }
 }

@@ -431,7 +431,9 @@ impl State {
         // Names alone are nothing that a history needs.
         if count > 0 && (self.again || self.since >= AGAIN) {
             let groups = self.groups.iter();
-            self.fresh = groups.map(|(name, number)| (*number, name.clone())).collect();
+            self.fresh = groups
+                .map(|(name, number)| (*number, name.clone()))
+                .collect();
             (self.since, self.again) = (0, false);
         }
         let draft = Draft {
@@ -557,7 +559,10 @@ mod tests {
             recorder.ran(&timed(number), &key);
         }
         let state = lock(&recorder.state);
-        assert_eq!((state.records.len(), state.lost), (2 * FEWEST, FEWEST as u64));
+        assert_eq!(
+            (state.records.len(), state.lost),
+            (2 * FEWEST, FEWEST as u64)
+        );
     }
 
     #[test]
@@ -647,7 +652,10 @@ mod tests {
         assert!(told.iter().zip(0..).all(|(task, lane)| task.lane == lane));
         // And how many others, and since when on average: the lanes from 64 to 99, and the one with the long key.
         let unnamed = batch.beside.unnamed;
-        assert_eq!((unnamed.count, unnamed.began), (37, (64..100).sum::<u64>() / 37));
+        assert_eq!(
+            (unnamed.count, unnamed.began),
+            (37, (64..100).sum::<u64>() / 37)
+        );
         let lines = &batch.beside.lines;
         assert_eq!(lines.len() as u64 + batch.beside.lost_lines, said as u64);
         let text: usize = lines.iter().map(|line| line.text.len()).sum();
@@ -660,7 +668,9 @@ mod tests {
         assert_eq!(batch.beside.frames[1].parent, Some(0));
         assert_eq!(batch.beside.frames[1].name.len(), LONGEST_NAME);
         // Once.
-        recorder.send((1, disk), Vec::new(), false, |call| sent.push(call.argument));
+        recorder.send((1, disk), Vec::new(), false, |call| {
+            sent.push(call.argument)
+        });
         let batch = Batch::decode(&sent[1]).unwrap();
         assert_eq!(batch.beside.running.unwrap(), []);
         assert_eq!(
@@ -744,9 +754,11 @@ mod tests {
             let key = Bytes::from(Value::str("inc-1").to_bytes());
             for number in 0..20_000 {
                 sender.0.ran(&timed(number), &key);
-                sender.0.send((number, [Disk::default(); 2]), Vec::new(), false, |call| {
-                    *lock(&sender.1) = call.id
-                });
+                sender
+                    .0
+                    .send((number, [Disk::default(); 2]), Vec::new(), false, |call| {
+                        *lock(&sender.1) = call.id
+                    });
             }
             let _ = theirs.send(());
         });

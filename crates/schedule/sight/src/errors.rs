@@ -52,9 +52,8 @@ impl Errors {
         };
         let known = self.kept.iter().position(is_same);
         let known = known.and_then(|place| self.kept.remove(place));
-        let (count, mut tasks) = known.map_or_else(Default::default, |known| {
-            (known.row.count, known.tasks)
-        });
+        let (count, mut tasks) =
+            known.map_or_else(Default::default, |known| (known.row.count, known.tasks));
         if tasks.len() == MOST_TASKS {
             tasks.pop_front();
         }
@@ -94,7 +93,8 @@ impl Errors {
 
     pub(crate) fn check(&self) {
         assert!(self.kept.len() <= MOST);
-        let bounded = |one: &Kept| one.tasks.len() <= MOST_TASKS && one.tasks.len() as u64 <= one.row.count;
+        let bounded =
+            |one: &Kept| one.tasks.len() <= MOST_TASKS && one.tasks.len() as u64 <= one.row.count;
         assert!(self.kept.iter().all(bounded));
     }
 }
@@ -137,7 +137,11 @@ mod tests {
         let mut errors = Errors::default();
         for number in 0..3 {
             let key = format!("divide-{number}");
-            errors.add(failure(&key, "ZeroDivisionError"), ("w".into(), Some(1)), number);
+            errors.add(
+                failure(&key, "ZeroDivisionError"),
+                ("w".into(), Some(1)),
+                number,
+            );
         }
         errors.add(failure("other-1", "OSError"), ("w".into(), Some(1)), 9);
         errors.check();
@@ -149,7 +153,11 @@ mod tests {
             assert_eq!(object, Some(7));
         }
         assert!(errors.of("divide-9").is_none());
-        assert!(shown(&errors, 50).iter().all(|row| row.traceback.is_empty()));
+        assert!(
+            shown(&errors, 50)
+                .iter()
+                .all(|row| row.traceback.is_empty())
+        );
     }
 
     #[test]

@@ -245,11 +245,10 @@ impl Groups {
         }
         // Of several: together.
         let name = keys::short(name);
+        let has_room = self.unnumbered.len() < MOST_GROUPS;
         match self.unnumbered.get_mut(name) {
             Some(known) => *known = states,
-            None if self.unnumbered.len() < MOST_GROUPS => {
-                self.unnumbered.insert(name.to_owned(), states);
-            }
+            None if has_room => drop(self.unnumbered.insert(name.to_owned(), states)),
             None => {}
         }
         let none = States::default();

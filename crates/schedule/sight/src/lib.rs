@@ -53,12 +53,13 @@ mod workers;
 pub use batch::{Batch, Beside, Frame, Head, Line, Record, Running, Unnamed};
 pub use casts::cast_object;
 pub use event::{
-    End, Event, SHUFFLE_STATES, Shuffle, Snapshot, States, WorkerState, about_error, about_traceback,
+    End, Event, SHUFFLE_STATES, Shuffle, Snapshot, States, WorkerState, about_error,
+    about_traceback,
 };
 pub use groups::{MOST_GROUPS, OTHERS};
 pub use overview::{
-    CastRow, ErrorRow, ErrorRows, EventRow, Flame, GroupRow, HistoryRow, Kept, LineRow, Lines, Matrix,
-    Overview, RunningRow, Series, SpanRow, StatesRow, Tasks, Totals, WorkerRow,
+    CastRow, ErrorRow, ErrorRows, EventRow, Flame, GroupRow, HistoryRow, Kept, LineRow, Lines,
+    Matrix, Overview, RunningRow, Series, SpanRow, StatesRow, Tasks, Totals, WorkerRow,
 };
 pub use picture::{By, Lane, Picture, Rectangle, Window};
 pub use reader::Malformed;

@@ -411,7 +411,11 @@ fn by_group<'a>(
             .or_insert_with(|| vec![(0, 0); columns + 1]);
         // Up to the next one, and not into it.
         let first = column(sum.from);
-        let last = if sum.to >= window.to { columns } else { column(sum.to) };
+        let last = if sum.to >= window.to {
+            columns
+        } else {
+            column(sum.to)
+        };
         let threads = sum.threads as i32;
         row[first].0 += threads;
         row[last.max(first + 1)].1 += threads;

@@ -19,9 +19,7 @@ use crate::errors::{self, Errors, Failure};
 use crate::event::{End, Event, Shuffle, Snapshot};
 use crate::groups::Groups;
 use crate::logs::Logs;
-use crate::overview::{
-    Cluster, EventRow, GroupRow, HistoryRow, Kept, Overview, StatesRow, Tasks,
-};
+use crate::overview::{Cluster, EventRow, GroupRow, HistoryRow, Kept, Overview, StatesRow, Tasks};
 use crate::profile::Profile;
 use crate::reader::Malformed;
 use crate::ring::Ring;

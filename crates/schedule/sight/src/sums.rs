@@ -44,7 +44,10 @@ impl Sums {
         while end / self.length() >= STEPS as u64 {
             for row in &mut self.groups {
                 let halves = row.chunks(2);
-                let halves = halves.map(|pair| pair.iter().fold(0, |sum: u64, one| sum.saturating_add(*one)));
+                let halves = halves.map(|pair| {
+                    pair.iter()
+                        .fold(0, |sum: u64, one| sum.saturating_add(*one))
+                });
                 *row = halves.collect();
             }
             self.step *= 2;
@@ -108,7 +111,10 @@ mod tests {
         }
         assert_eq!(sums.step, 4);
         let busy = |group: usize| sums.groups[group].iter().sum::<u64>();
-        assert_eq!((busy(1), busy(3)), (2 * seconds * SECOND, seconds * SECOND / 2));
+        assert_eq!(
+            (busy(1), busy(3)),
+            (2 * seconds * SECOND, seconds * SECOND / 2)
+        );
         let until = 100 * SECOND + 5;
         let before: Vec<Sum> = sums.before(until).collect();
         let of = |group| before.iter().filter(move |sum| sum.group == group);

@@ -374,13 +374,12 @@ fn skewed_shuffle(facts: &Facts, into: &mut Vec<Verdict>) {
 /// One worker takes longer for the same tasks.
 fn slow_worker(facts: &Facts, into: &mut Vec<Verdict>) {
     let ratio = |worker: &WorkerFacts| worker.seconds / worker.expected.max(1e-9);
-    let is_slow =
-        |worker: &&WorkerFacts| {
-            worker.status != "gone"
-                && worker.runs >= 10
-                && worker.seconds >= 2.0
-                && ratio(worker) >= 1.8
-        };
+    let is_slow = |worker: &&WorkerFacts| {
+        worker.status != "gone"
+            && worker.runs >= 10
+            && worker.seconds >= 2.0
+            && ratio(worker) >= 1.8
+    };
     let slow = facts.workers.iter().filter(is_slow);
     if let Some(slow) = slow.max_by(|one, other| ratio(one).total_cmp(&ratio(other))) {
         let text = format!(
@@ -478,8 +477,7 @@ fn lock_held(facts: &Facts, into: &mut Vec<Verdict>) {
         );
         into.push(of_worker(
             worst,
-            verdict("lock-held", Severity::Warn, "workers", text)
-                .weighs((worst.busy * 1e3) as u64),
+            verdict("lock-held", Severity::Warn, "workers", text).weighs((worst.busy * 1e3) as u64),
         ));
     }
 }

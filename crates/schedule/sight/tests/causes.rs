@@ -249,7 +249,11 @@ fn what_is_over_is_remembered_and_a_history_says_the_same() {
     assert_eq!(spilling.rule, "spilling");
     // From the fourth second on there were ten megabytes, and for a minute after the last.
     assert_eq!(spilling.first, 103 * SECOND);
-    assert!((129..=129 + 60).contains(&(spilling.last / SECOND)), "{}", spilling.last);
+    assert!(
+        (129..=129 + 60).contains(&(spilling.last / SECOND)),
+        "{}",
+        spilling.last
+    );
     // All of it: 1 + 2 + … + 30 MB.
     assert!(spilling.text.starts_with("465 MB"), "{}", spilling.text);
     let mut read = Sight::new(1 << 20);
@@ -279,5 +283,8 @@ fn a_slow_worker_that_is_gone_was_slow_before() {
     assert_eq!(rules(&sight), [""; 0]);
     let earlier = sight.overview(0, false).earlier;
     assert_eq!(earlier.len(), 1);
-    assert_eq!((earlier[0].rule, earlier[0].place.worker), ("slow-worker", Some(3)));
+    assert_eq!(
+        (earlier[0].rule, earlier[0].place.worker),
+        ("slow-worker", Some(3))
+    );
 }

@@ -6,8 +6,8 @@ mod corpus;
 
 use treadle_sight::history::{MAGIC, put_block};
 use treadle_sight::{
-    Batch, Beside, End, Event, Frame, Head, Kind, Line, Record, Running, Snapshot, States,
-    Unnamed, WorkerState, fuzzing,
+    Batch, Beside, End, Event, Frame, Head, Kind, Line, Record, Running, Snapshot, States, Unnamed,
+    WorkerState, fuzzing,
 };
 use treadle_types::WorkerId;
 

@@ -124,7 +124,11 @@ fn a_shuffle_has_a_row_with_its_end_and_one_that_runs_again_another() {
             .unwrap();
     }
     let view = sight.overview(0, true);
-    let rows: Vec<_> = view.shuffles.iter().map(|one| (one.number, one.state)).collect();
+    let rows: Vec<_> = view
+        .shuffles
+        .iter()
+        .map(|one| (one.number, one.state))
+        .collect();
     assert_eq!(rows, [(2, "transfer"), (1, "finished")]);
     assert_eq!((view.shuffles[1].bars.len(), view.shuffles[1].bar), (2, 5));
     // It ended before anybody looked, and is skewed.

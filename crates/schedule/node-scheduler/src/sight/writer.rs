@@ -344,7 +344,10 @@ mod tests {
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[first - 1] ^= 1;
         let (mut sight, mut counts) = (Sight::new(1 << 20), (0, 0));
-        assert_eq!(read_file(&bytes, &mut sight, &mut counts) as usize, first - MAGIC.len());
+        assert_eq!(
+            read_file(&bytes, &mut sight, &mut counts) as usize,
+            first - MAGIC.len()
+        );
         // The batch, what it is of again, two events, and the end.
         assert_eq!(counts, (5, 0));
         let view = sight.overview(0, false);

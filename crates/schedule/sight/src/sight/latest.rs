@@ -84,7 +84,11 @@ impl Sight {
         });
         let mut all: Vec<_> = all.collect();
         all.sort_by_key(|(row, _, task)| (task.began, *row, task.lane));
-        let unnamed: u64 = self.workers.iter().map(|(_, worker)| worker.unnamed.0).sum();
+        let unnamed: u64 = self
+            .workers
+            .iter()
+            .map(|(_, worker)| worker.unnamed.0)
+            .sum();
         let more = all.len().saturating_sub(MOST_RUNNING_SHOWN) + unnamed as usize;
         let rows = all.into_iter().take(MOST_RUNNING_SHOWN);
         let rows = rows.map(|(row, id, task)| RunningRow {

@@ -72,7 +72,9 @@ mod tests {
 
     #[test]
     fn the_texts_are_found_and_other_bytes_are_none() {
-        let text = |pickle| texts(pickle).map(|(text, _)| text);
+        fn text(pickle: &[u8]) -> Option<&str> {
+            texts(pickle).map(|(text, _)| text)
+        }
         // `pickle.dumps((b"abc", None, "it's ä", "in f"), protocol=5)`.
         let whole = b"\x80\x05\x95\x1c\0\0\0\0\0\0\0(C\x03abc\x94N\x8c\x07it's \xc3\xa4\x94\x8c\x04in f\x94t\x94.";
         assert_eq!(texts(whole), Some(("it's ä", "in f")));

@@ -97,12 +97,11 @@ impl Writer {
             return;
         };
         let before = self.waiting.len();
-        match &mut self.began {
-            Some((began, written)) if now >= written.saturating_add(AGAIN) => {
-                *written = now;
-                put_block(now, began, &mut self.waiting);
-            }
-            _ => {}
+        if let Some((began, written)) = &mut self.began
+            && now >= written.saturating_add(AGAIN)
+        {
+            *written = now;
+            put_block(now, began, &mut self.waiting);
         }
         if let Some(began) = as_began(&event) {
             self.began = Some((began, now));

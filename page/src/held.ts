@@ -1,7 +1,7 @@
 /** The answers of a report: a page that is one file holds them, so that it asks nobody. */
 
 import { WORDS, type Lane } from "./stream/decode";
-import type { Logs, Ns, Overview, Places, Span } from "./types";
+import type { Failures, Logs, Ns, Overview, Places, Span } from "./types";
 
 /** What a report is of. */
 export interface Report {
@@ -165,10 +165,12 @@ const LEVELS: Record<string, string[]> = {
 function logs(all: Logs, asked: URLSearchParams): Logs {
   const [worker, level] = [asked.get("worker"), LEVELS[asked.get("level") ?? ""]];
   const find = (asked.get("find") ?? "").toLowerCase();
+  const [from, to] = [Number(asked.get("from") ?? 0), Number(asked.get("to") ?? Infinity)];
   const lines = (all.lines ?? []).filter(
     (line) =>
       (worker === null || line.worker_id === Number(worker)) &&
       (level === undefined || level.includes(line.level ?? "")) &&
+      (line.time === undefined || (line.time >= from && line.time <= to)) &&
       (line.text ?? "").toLowerCase().includes(find),
   );
   return { ...all, lines };
@@ -205,7 +207,11 @@ export async function answer(question: string): Promise<Response | undefined> {
   }
   if (path === "sight/task") {
     const spans = all.spans.filter(({ key }) => key !== undefined && key === asked.get("key"));
-    return spans.length > 0 ? Response.json({ key: asked.get("key"), state: "forgotten", workers: [], story: [], spans }) : undefined;
+    const failures = (all.answers["sight/errors"] as Failures | undefined)?.errors ?? [];
+    const failure = failures.find(({ key }) => key !== undefined && key === asked.get("key"));
+    if (spans.length === 0 && failure === undefined) return undefined;
+    const { text: error, traceback } = failure ?? {};
+    return Response.json({ key: asked.get("key"), state: "forgotten", workers: [], story: [], spans, error, traceback });
   }
   if (path === "sight/logs" && path in all.answers) return Response.json(logs(all.answers[path] as Logs, asked));
   if (path === "sight/profile" && path in all.answers) return Response.json(profile(all.answers[path] as Places, asked));

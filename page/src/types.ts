@@ -43,7 +43,6 @@ export interface Worker {
   threads?: number;
   memory_limit?: number;
   managed?: number;
-  shared?: number;
   process?: number;
   spilled?: number;
   cpu?: number;
@@ -59,14 +58,38 @@ export interface Worker {
   lost?: number;
 }
 
+/** All workers that are there, together. */
+export interface Totals {
+  workers?: number;
+  paused?: number;
+  /** Not there any more. */
+  gone?: number;
+  threads?: number;
+  memory_limit?: number;
+  managed?: number;
+  process?: number;
+  spilled?: number;
+}
+
 export interface Shuffle {
+  /** One that runs again has another. */
+  number?: number;
   name?: string;
+  /** What it does, or how it ended. */
+  state?: string;
+  inputs?: number;
+  /** Of them. */
+  transferred?: number;
   bytes?: number;
-  expected_bytes?: number;
   partitions?: number;
   largest?: number;
   losses?: number;
   servers?: number;
+  /** Shares of partitions in percent, and the bytes that so many do not exceed. */
+  quantiles?: [number, number][];
+  /** The bytes of the largest partition of each range of `bar` neighbours. */
+  bars?: number[];
+  bar?: number;
 }
 
 /** A server of the shuffle service, as its master knows it. */
@@ -206,12 +229,21 @@ export interface Failure {
   key?: string;
   group?: string;
   worker?: string | number;
+  worker_id?: number;
   time?: Ns;
   text?: string;
+  /** An overview has none. */
+  traceback?: string;
   /** How many were seen. */
   count?: number;
   /** Whether they raised. Others the scheduler gave up. */
   raised?: boolean;
+}
+
+/** All errors that are kept. */
+export interface Failures {
+  errors?: Failure[];
+  more_errors?: number;
 }
 
 /** A task that runs. */
@@ -236,7 +268,10 @@ export interface Verdict {
   severity?: string;
   text: string;
   view?: string;
-  where?: { group?: number; worker?: number; key?: string };
+  where?: { group?: number; worker?: number; shuffle?: string; key?: string };
+  /** When it was spoken of first and last. */
+  first?: Ns;
+  last?: Ns;
 }
 
 export interface Series {
@@ -255,15 +290,17 @@ export interface Overview {
   cluster?: { address?: string; id?: string | number; treadle?: string };
   tasks?: Tasks;
   rate?: number;
-  spans?: { kept?: number; lost?: number; bytes?: number; limit?: number; from?: Ns; to?: Ns };
+  spans?: { kept?: number; older?: number; lost?: number; dropped?: number; bytes?: number; limit?: number; from?: Ns; to?: Ns };
   groups?: Group[];
   more_groups?: number;
   workers?: Worker[];
   more_workers?: number;
+  totals?: Totals;
   series?: Series;
   /** The same of the whole run. */
   whole?: Series;
   shuffles?: Shuffle[];
+  more_shuffles?: number;
   /** Those that go on, then the latest. */
   casts?: Cast[];
   more_casts?: number;
@@ -275,6 +312,8 @@ export interface Overview {
   more_errors?: number;
   events?: Happening[];
   verdicts?: Verdict[];
+  /** What was spoken of before, and is not now: as it was worst. */
+  earlier?: Verdict[];
   /** What answers is a process of the shuffle service. */
   service?: Master | Server | null;
 }
@@ -306,6 +345,9 @@ export interface Transfers {
   count?: number[][];
   failed?: number[][];
   more?: number;
+  /** Values of pairs that are not told apart. */
+  beyond?: number;
+  beyond_bytes?: number;
 }
 
 /** Where threads were: places, each after the one that called it. */

@@ -637,6 +637,7 @@ class Worker:
         info: Any = None,
         terminate: float = 0.0,
         scheduler_timeout: float | None = None,
+        sight_memory: int = 0,
     ) -> None: ...
     @property
     def address(self) -> str: ...

@@ -274,6 +274,25 @@ def test_a_click_on_a_rectangle_shows_its_key(link: str) -> None:
     visit(look)
 
 
+def test_an_error_shows_its_traceback_and_leads_to_the_log(link: str) -> None:
+    async def look(tab: browser.Browser) -> None:
+        await tab.open(f"{link}#/overview")
+        await shows(tab, "document.querySelector('.happenings summary') !== null")
+        await tab.evaluate("document.querySelector('.happenings summary').click()")
+        await shows(
+            tab, "document.querySelector('.happenings pre')?.innerText.includes('in fails')"
+        )
+        led = await tab.evaluate("document.querySelector('.happenings summary a').href")
+        assert "logs?" in led
+        assert "from=" in led
+        await tab.open("about:blank")
+        await tab.open(f"{link}#/task?key={urllib.parse.quote(f'fails {HTML}')}")
+        await shows(tab, "document.querySelector('pre.bad')?.innerText.includes('in fails')")
+        assert wrong(tab) == []
+
+    visit(look)
+
+
 def test_text_of_tasks_stays_text(link: str) -> None:
     async def look(tab: browser.Browser) -> None:
         for place in ("overview", "groups", f"task?key={urllib.parse.quote(HTML)}"):

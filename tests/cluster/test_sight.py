@@ -169,6 +169,14 @@ def test_errors_and_keys_are_text():
         assert found["key"] == HTML
         assert found["state"] == "failed"
         assert "division by zero" in found["error"]
+        # From where, without the engine's own frames.
+        assert found["traceback"].count("File ") == 1
+        assert "in divide" in found["traceback"]
+        (kept,) = get(link, "/sight/errors")["errors"]
+        assert kept["traceback"] == found["traceback"]
+        assert "traceback" not in errors[0]
+        for topic in (["errors"], ["task", HTML]):
+            assert "in divide" in observed(link, *topic)
         assert until(lambda: rule_of(link, "errors"))["severity"] == "bad"
         key = ("part-1", 3, "it's")
         assert client.submit(inc, 1, key=key).result() == 2
@@ -186,7 +194,17 @@ def test_a_lost_worker_is_named(start, join):
     verdict = until(lambda: rule_of(scheduler.link, "lost-workers"))
     assert "one" in verdict["text"]
     assert verdict["severity"] == "bad"
-    events = get(scheduler.link, "/sight/overview")["events"]
+    # What is added up is of those that are there, and the text says the same.
+    view = get(scheduler.link, "/sight/overview")
+    assert len(view["workers"]) == 2
+    (there,) = [one for one in view["workers"] if one["status"] != "gone"]
+    totals = view["totals"]
+    assert (totals["workers"], totals["gone"]) == (1, 1)
+    assert totals["threads"] == there["threads"]
+    assert totals["memory_limit"] == there["memory_limit"]
+    told = f"workers: 1 with {there['threads']} threads, 0 paused, 1 gone;"
+    assert told in observed(scheduler.link)
+    events = view["events"]
     assert {(one["kind"], one["worker"]) for one in events} >= {
         ("joined", "other"),
         ("lost", "one"),
@@ -292,6 +310,10 @@ def test_the_history_of_a_killed_scheduler_opens(start, join, tmp_path):
             before.pop(name, None)
         assert again == before
         assert view["errors"][0]["key"] == "divide-1"
+        told = get(shown.http, "/sight/task", "key=divide-1")
+        assert "in divide" in told["traceback"]
+        assert "division by zero" in told["error"]
+        assert [span["ok"] for span in told["spans"]] == [False]
         head, rectangles = picture(shown.http, f"from=0&to={view['now']}&width=1000")
         assert head["count"] >= 31
         assert rectangles

@@ -7,6 +7,7 @@ import base64
 import gzip
 import json
 import logging
+import os
 import re
 import struct
 import subprocess
@@ -24,7 +25,8 @@ from client_support import AGAINST, inc
 from process_support import kill
 from treadle import _core
 from treadle.sight import _sql
-from treadle.sight._pages import Pages
+from treadle.sight._pages import Pages, PagesError
+from treadle.sight._report import made_of
 from treadle.sight._since import since
 from treadle.sight._sql import answer
 from waiting import SOON, until
@@ -239,6 +241,130 @@ def test_what_came_after_is_less_what_was_before():
     quiet = since(after, after)
     assert quiet["sight/logs"] == {"lines": [], "more": False, "lost": 0}
     assert quiet["sight/overview"]["groups"] == []
+
+
+def _overview(now, **more):
+    """An overview of nothing."""
+    series = {"step": 1.0, "to": now, "values": []}
+    empty = {"groups": [], "workers": [], "errors": [], "events": [], "shuffles": []}
+    return (
+        {"now": now, "series": series, "whole": series, "spans": {"from": 0, "to": now}}
+        | empty
+        | more
+    )
+
+
+def test_what_was_left_out_before_is_not_taken_for_new():
+    row = {"runs": 5, "seconds": 5.0, "fetch_seconds": 0.0, "bytes": 0, "failed": 0, "mean": 1.0}
+    old, late = {"id": 1, "from": 5, "to": 50} | row, {"id": 2, "from": 20, "to": 50} | row
+    counts = {"sent": 9, "received": 9, "lost": 0}
+
+    def after():
+        workers = [{"id": 1} | counts, {"id": 2} | counts]
+        return {
+            "sight/overview": _overview(50, groups=[dict(old), dict(late)], workers=workers),
+            "sight/transfers": {
+                "workers": [1, 2],
+                "names": ["one", "other"],
+                "bytes": [[0, 7], [8, 0]],
+                "more": 0,
+            },
+        }
+
+    known = [{"id": 1} | counts]
+    matrix = {"workers": [1], "bytes": [[0]]}
+    cut = {
+        "sight/overview": _overview(10, workers=known, more_workers=3, more_groups=3),
+        "sight/transfers": matrix | {"more": 3},
+    }
+    found = since(cut, after())
+    assert [one["id"] for one in found["sight/overview"]["groups"]] == [2]
+    assert found["sight/overview"]["more_groups"] == 1
+    assert [one.get("sent") for one in found["sight/overview"]["workers"]] == [0, None]
+    assert found["sight/transfers"]["workers"] == [1]
+    assert found["sight/transfers"]["names"] == ["one"]
+    assert found["sight/transfers"]["bytes"] == [[0]]
+    assert found["sight/transfers"]["more"] == 1
+    # Where all had a row, who had none is new.
+    whole = {
+        "sight/overview": _overview(10, workers=known),
+        "sight/transfers": matrix | {"more": 0},
+    }
+    found = since(whole, after())
+    assert [one["id"] for one in found["sight/overview"]["groups"]] == [1, 2]
+    assert [one["sent"] for one in found["sight/overview"]["workers"]] == [0, 9]
+    assert found["sight/transfers"]["bytes"] == [[0, 7], [8, 0]]
+
+
+def test_errors_and_verdicts_are_of_the_block():
+    def error(count, time, text="ZeroDivisionError"):
+        return {"raised": True, "group": "divide", "text": text, "count": count, "time": time}
+
+    def verdict(rule, text, last=0):
+        return {"rule": rule, "text": text, "first": 1, "last": last}
+
+    before = {
+        "sight/overview": _overview(
+            10,
+            errors=[error(1000, 9), error(3, 8, "OSError")],
+            more_errors=4,
+            verdicts=[verdict("errors", "1003 runs raised"), verdict("lost-workers", "one")],
+        ),
+        "sight/errors": {"errors": [error(1000, 9), error(3, 8, "OSError")], "more_errors": 4},
+    }
+    errors = [error(1001, 20), error(3, 8, "OSError"), error(2, 19, "KeyError")]
+    after = {
+        "sight/overview": _overview(
+            30,
+            errors=errors,
+            more_errors=4,
+            verdicts=[verdict("errors", "1006 runs raised"), verdict("lost-workers", "one")],
+            earlier=[verdict("spilling", "late", 15), verdict("paused", "long ago", 9)],
+        ),
+        "sight/errors": {"errors": errors, "more_errors": 4},
+    }
+    found = since(before, after)
+    view = found["sight/overview"]
+    for rows in (view["errors"], found["sight/errors"]["errors"]):
+        assert [(one["text"], one["count"]) for one in rows] == [
+            ("ZeroDivisionError", 1),
+            ("KeyError", 2),
+        ]
+    assert view["more_errors"] == 0
+    assert [one["text"] for one in view["verdicts"]] == ["1006 runs raised"]
+    assert [one["text"] for one in view["earlier"]] == ["late"]
+
+
+class Loud(Pages):
+    """Pages of a cluster whose logs cannot be compressed to what a report may have."""
+
+    def __init__(self):
+        super().__init__("http://127.0.0.1:9/?token=none")
+
+    def fetch(self, path, query=""):
+        if path == "/":
+            return b"""<meta charset="utf-8"><link rel="stylesheet" href="x"><div id="page"></div>
+                <script type="module" src="x"></script>"""
+        if path.startswith("/assets/"):
+            return b""
+        if path == "/sight/spans":
+            head = json.dumps({"lanes": []}).encode()
+            return struct.pack("<I", len(head)) + head
+        if path == "/sight/overview":
+            return json.dumps(_overview(10)).encode()
+        if path == "/sight/logs":
+            lines = [{"time": n, "text": os.urandom(1_500).hex()} for n in range(1_000)]
+            return json.dumps({"lines": lines, "more": False, "lost": 0}).encode()
+        raise PagesError("there is no such page")
+
+
+def test_a_report_that_is_too_large_has_fewer_lines_of_logs():
+    page = made_of(Loud())
+    assert len(page) <= 2_000_000
+    logs = held(page)[0]["answers"]["sight/logs"]
+    assert 0 < len(logs["lines"]) < 1_000
+    assert logs["lines"][0]["time"] == 0
+    assert logs["more"]
 
 
 def treadle_command(*arguments, code=0):

@@ -309,6 +309,29 @@ def test_lines_of_logs_are_found(tmp_path, processes):
         shown.close()
 
 
+def test_a_task_leads_to_the_lines_of_its_time():
+    with two(True) as (client, link):
+        first = client.submit(says, "spoke at first", key="says-1")
+        assert first.result(SOON) == 1
+        (places,) = client.who_has([first]).values()
+        second = client.submit(says, "spoke again", key="says-2", workers=list(places))
+        assert second.result(SOON) == 1
+
+        def lines(key):
+            return [one["text"] for one in get(link, "/sight/task", f"key={key}").get("log", [])]
+
+        assert "spoke at first" in until(lambda: lines("says-1"))[0]
+        told = until(lambda: lines("says-2"))
+        # What came before it is not of its time.
+        assert "spoke again" in told[0]
+        assert not any("spoke at first" in one for one in told)
+        assert "spoke at first" in observed(link, "task", "says-1")
+        (line,) = get(link, "/sight/logs", "find=spoke+at+first")["lines"]
+        window = f"worker={line['worker_id']}&from={line['time']}&to={line['time'] + 1}"
+        assert get(link, "/sight/logs", window)["lines"] == [line]
+        assert fetch(link, "/sight/logs", "from=5&to=4")[0] == 400
+
+
 def test_the_scheduler_has_lines_too(start, join):
     scheduler = start("scheduler", "--port", "0")
     worker = start("worker", scheduler.address, "--name", "one")

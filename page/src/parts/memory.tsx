@@ -4,18 +4,17 @@ import { bytes, DASH } from "../format";
 import type { Worker } from "../types";
 
 export function Memory({ worker }: { worker: Worker }) {
-  const { managed, shared, process, spilled } = worker;
-  const known = [managed, shared, process, spilled].some((part) => part !== undefined);
+  const { managed, process, spilled } = worker;
+  const known = [managed, process, spilled].some((part) => part !== undefined);
   if (!known) return <span>{DASH}</span>;
-  const values = (managed ?? 0) + (shared ?? 0);
+  const values = managed ?? 0;
   const other = Math.max(0, (process ?? values) - values);
   const limit = worker.memory_limit || Math.max(values + other, 1);
   const parts = [
     ["managed", managed ?? 0],
-    ["shared", shared ?? 0],
     ["other", other],
   ] as const;
-  const told = `values ${bytes(managed)}, shared ${bytes(shared)}, process ${bytes(process)}, spilled ${bytes(spilled)}, limit ${bytes(worker.memory_limit)}`;
+  const told = `values ${bytes(managed)}, process ${bytes(process)}, spilled ${bytes(spilled)}, limit ${bytes(worker.memory_limit)}`;
   return (
     <span class="memory" title={told} role="img" aria-label={told}>
       <span class="track">

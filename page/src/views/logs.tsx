@@ -32,7 +32,8 @@ export function Logs() {
   const find = settings.get("find") ?? "";
   const level = settings.get("level") ?? "";
   const query = new URLSearchParams();
-  for (const [name, value] of Object.entries({ worker, find, level })) if (value) query.set(name, value);
+  const [from, to] = [settings.get("from") ?? "", settings.get("to") ?? ""];
+  for (const [name, value] of Object.entries({ worker, find, level, from, to })) if (value) query.set(name, value);
   const { value: told, missing, error } = usePoll<Told>(`sight/logs${query.size > 0 ? `?${query}` : ""}`, 2000).value;
   // The latest is at the end.
   const value = useMemo(() => told && [...(told.lines ?? [])].reverse(), [told]);
@@ -70,6 +71,11 @@ export function Logs() {
           value={find}
           onChange={(event) => set({ find: event.currentTarget.value })}
         />
+        {(from || to) && (
+          <button type="button" class="filter" aria-label="Lines of all times" onClick={() => set({ from: undefined, to: undefined })}>
+            {moment(Number(from), overview.value?.began)} to {to ? moment(Number(to), overview.value?.began) : "now"} ✕
+          </button>
+        )}
         <span class="note">
           {value ? `${count(value.length)} lines${told?.more ? ", the latest" : ""}` : ""}
           {(told?.lost ?? 0) > 0 && `; ${count(told?.lost)} are not kept`}
@@ -81,7 +87,7 @@ export function Logs() {
       ) : value === undefined ? (
         <Empty>Asking…</Empty>
       ) : value.length === 0 ? (
-        <Empty>No lines{find || worker || level ? " that match" : " yet"}.</Empty>
+        <Empty>No lines{find || worker || level || from || to ? " that match" : " yet"}.</Empty>
       ) : (
         <Table label="Logs" rows={value} columns={COLUMNS} id={(_, n) => n} onRow={setChosen} stay={chosen ? undefined : "end"} />
       )}

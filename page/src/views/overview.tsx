@@ -2,14 +2,14 @@
 
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { dark, variable } from "../colours";
-import { bytes, count, DASH, decimal, moment, perSecond, percent, seconds, shorten, sum } from "../format";
-import { overview } from "../link";
+import { bytes, count, DASH, decimal, lines, moment, perSecond, percent, seconds, shorten } from "../format";
+import { askJson, overview } from "../link";
 import { penOn, useWidth } from "../parts/canvas";
 import { Chart } from "../parts/chart";
 import { Memory } from "../parts/memory";
 import { done, Empty, Fact, GroupName, inState, Legend, Panel, Progress, Share, SIGNS, STATES, TaskLink, workerName } from "../parts/small";
 import { go, href } from "../route";
-import type { Overview as Told, Series, Verdict, Worker } from "../types";
+import type { Failure, Failures, Overview as Told, Series, Verdict, Worker } from "../types";
 
 const SEVERITIES: Record<string, [string, string]> = {
   bad: ["✕", "problem"],
@@ -17,39 +17,63 @@ const SEVERITIES: Record<string, [string, string]> = {
   note: ["●", "note"],
 };
 
-function place(verdict: Verdict): string {
+function place(verdict: Verdict, over: boolean): string {
   const where = verdict.where ?? {};
   if (where.key !== undefined) return href("task", { key: where.key });
-  return href(verdict.view ?? "overview", { group: where.group, worker: where.worker });
+  const view = verdict.view ?? "overview";
+  const [from, to] = [Math.max(0, (verdict.first ?? 0) - 60e9), verdict.last];
+  const window = over && view === "stream" && to !== undefined ? { from, to } : {};
+  return href(view, { group: where.group, worker: where.worker, shuffle: where.shuffle, ...window });
 }
 
-function Verdicts({ verdicts }: { verdicts: Verdict[] | undefined }) {
-  if (verdicts === undefined) return null;
-  if (verdicts.length === 0) {
-    return (
-      <p class="verdict well">
-        <b aria-hidden="true">✓</b> Nothing is wrong that the spans show.
-      </p>
-    );
-  }
+function OneVerdict({ verdict, over, began }: { verdict: Verdict; over: boolean; began: number | undefined }) {
+  const [sign, name] = SEVERITIES[verdict.severity ?? "note"] ?? SEVERITIES["note"]!;
+  const [first, last] = [moment(verdict.first, began), moment(verdict.last, began)];
   return (
-    <ul class="verdicts" aria-label="What is wrong">
-      {verdicts.slice(0, 12).map((verdict, n) => {
-        const [sign, name] = SEVERITIES[verdict.severity ?? "note"] ?? SEVERITIES["note"]!;
-        return (
-          <li key={`${verdict.rule} ${n}`}>
-            <a class={`verdict ${verdict.severity ?? "note"}`} href={place(verdict)}>
-              <b title={name} aria-label={name}>
-                {sign}
-              </b>
-              <span>{shorten(verdict.text, 500)}</span>
-              <small>{verdict.view ?? ""} ›</small>
-            </a>
-          </li>
-        );
-      })}
+    <li>
+      <a class={`verdict ${over ? "over" : ""} ${verdict.severity ?? "note"}`} href={place(verdict, over)}>
+        <b title={name} aria-label={name}>
+          {sign}
+        </b>
+        <span>
+          {over && <time>{first === last ? first : `${first} to ${last}`} </time>}
+          {shorten(verdict.text, 500)}
+        </span>
+        <small>{verdict.view ?? ""} ›</small>
+      </a>
+    </li>
+  );
+}
+
+/** What is wrong now, and what was before. Of a run that is over, all is before. */
+function Verdicts({ now }: { now: Told }) {
+  if (now.verdicts === undefined) return null;
+  const live = now.live !== false;
+  const current = live ? now.verdicts : [];
+  const earlier = [...(live ? [] : now.verdicts), ...(now.earlier ?? [])];
+  const list = (verdicts: Verdict[], over: boolean, label: string) => (
+    <ul class="verdicts" aria-label={label}>
+      {verdicts.slice(0, 12).map((verdict, n) => (
+        <OneVerdict key={`${verdict.rule} ${n}`} verdict={verdict} over={over} began={now.began} />
+      ))}
       {verdicts.length > 12 && <li class="dim">and {verdicts.length - 12} more</li>}
     </ul>
+  );
+  return (
+    <>
+      {current.length > 0 && list(current, false, "What is wrong")}
+      {current.length === 0 && (live || earlier.length === 0) && (
+        <p class="verdict well">
+          <b aria-hidden="true">✓</b> {live ? (earlier.length > 0 ? "Nothing is wrong now." : "Nothing is wrong that the spans show.") : "Nothing was wrong that the spans show."}
+        </p>
+      )}
+      {earlier.length > 0 && (
+        <>
+          <h2 class="earlier">{live ? "Earlier in this run" : "In this run"}</h2>
+          {list(earlier, true, live ? "What was wrong earlier" : "What was wrong")}
+        </>
+      )}
+    </>
   );
 }
 
@@ -164,6 +188,25 @@ function Glance({ workers }: { workers: Worker[] }) {
   );
 }
 
+/** Where a task raised, for who asks. */
+function Traceback({ failure }: { failure: Failure }) {
+  const [told, setTold] = useState<string>();
+  const open = async () => {
+    const all = await askJson<Failures>("sight/errors").catch(() => undefined);
+    const own = all?.errors?.find((one) => one.group === failure.group && one.text === failure.text && one.raised === failure.raised);
+    setTold(own?.traceback || "Its traceback is not known.");
+  };
+  return (
+    <details onToggle={(event) => event.currentTarget.open && void open()}>
+      <summary>
+        traceback{" "}
+        <a href={href("logs", { worker: failure.worker_id, from: Math.max(0, (failure.time ?? 0) - 5e9), to: (failure.time ?? 0) + 1e9 })}>log</a>
+      </summary>
+      <pre>{told === undefined ? "Asking…" : lines(told, 20_000)}</pre>
+    </details>
+  );
+}
+
 /** A dozen of what happened, the last first. */
 function latest<T extends { time?: number }>(all: T[]): T[] {
   return [...all].sort((a, b) => (b.time ?? 0) - (a.time ?? 0)).slice(0, 12);
@@ -232,13 +275,12 @@ export function Overview() {
   const workers = now.workers ?? [];
   const tasks = now.tasks ?? {};
   const groups = now.groups ?? [];
-  const paused = workers.filter((worker) => worker.status === "paused").length;
-  const used = sum(workers.map((worker) => worker.process));
-  const limit = sum(workers.map((worker) => worker.memory_limit));
+  const totals = now.totals ?? {};
+  const paused = totals.paused ?? 0;
   const failed = tasks.failed ?? 0;
   return (
     <div class="overview">
-      <Verdicts verdicts={now.verdicts} />
+      <Verdicts now={now} />
       <dl class="facts strip">
         <Fact name="waiting">{count(tasks.waiting)}</Fact>
         <Fact name="ready">{count(tasks.ready)}</Fact>
@@ -250,15 +292,16 @@ export function Overview() {
         </Fact>
         <Fact name="tasks per second">{decimal(now.rate)}</Fact>
         <Fact name="workers">
-          {count(now.workers && workers.length + (now.more_workers ?? 0))}
-          {paused > 0 && <small> ‖ {paused} paused</small>}
+          {count(totals.workers)}
+          {paused > 0 && <small> ‖ {count(paused)} paused</small>}
+          {(totals.gone ?? 0) > 0 && <small> ✕ {count(totals.gone)} gone</small>}
         </Fact>
-        <Fact name="threads">{count(sum(workers.map((worker) => worker.threads)))}</Fact>
+        <Fact name="threads">{count(totals.threads)}</Fact>
         <Fact name="memory">
-          {bytes(used)}
-          {limit !== undefined && <small> of {bytes(limit)}</small>}
+          {bytes(totals.process)}
+          {totals.memory_limit !== undefined && <small> of {bytes(totals.memory_limit)}</small>}
         </Fact>
-        <Fact name="spilled">{bytes(sum(workers.map((worker) => worker.spilled)))}</Fact>
+        <Fact name="spilled">{bytes(totals.spilled)}</Fact>
       </dl>
       <div class="two">
         <Panel
@@ -320,6 +363,7 @@ export function Overview() {
                     {(failure.count ?? 1) > 1 && <em class="tag bad">{count(failure.count)} ×</em>}{" "}
                     <TaskLink name={failure.key} most={60} />
                     <code>{shorten((failure.text ?? "").trim().split("\n").at(-1), 160)}</code>
+                    {failure.worker_id !== undefined && <Traceback failure={failure} />}
                   </div>
                 </li>
               ))}
@@ -353,7 +397,9 @@ export function Overview() {
       </div>
       <p class="note foot">
         Spans: {count(now.spans?.kept)} kept in {bytes(now.spans?.bytes)} of {bytes(now.spans?.limit)}
-        {(now.spans?.lost ?? 0) > 0 && <>, {count(now.spans?.lost)} older ones are aggregates only</>}. Run:{" "}
+        {(now.spans?.older ?? 0) > 0 && <>, {count(now.spans?.older)} older ones are in sums only</>}
+        {(now.spans?.lost ?? 0) > 0 && <>, {count(now.spans?.lost)} lost at workers</>}
+        {(now.spans?.dropped ?? 0) > 0 && <>, {count(now.spans?.dropped)} batches dropped</>}. Run:{" "}
         {seconds(now.now / 1e9)}. Treadle {now.cluster?.treadle ?? DASH}.
       </p>
     </div>

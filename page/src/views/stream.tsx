@@ -14,8 +14,9 @@ import type { Overview, Span } from "../types";
 /** How much of the run is shown at first, while it goes on. */
 const RECENT = 60e9;
 
-function bounds(now: Overview): Window {
-  const from = now.spans?.from ?? 0;
+/** From the first single span on; by group, what was before is drawn, too. */
+function bounds(now: Overview, by: string): Window {
+  const from = by === "group" && !isReport && (now.spans?.older ?? 0) > 0 ? 0 : (now.spans?.from ?? 0);
   const active = (now.tasks?.assigned ?? 0) > 0;
   const to = active ? now.now : (now.spans?.to ?? now.now);
   return { from, to: Math.max(to, from + 1e6) };
@@ -92,7 +93,7 @@ export function Stream() {
     const made = new Stage(box.current!, { moved, chosen: chose });
     stage.current = made;
     const first = overview.peek()!;
-    made.bounds = bounds(first);
+    made.bounds = bounds(first, state.current.by);
     const { from, to } = made.bounds;
     const asked = route.peek().with;
     made.put(
@@ -154,7 +155,7 @@ export function Stream() {
   useEffect(() => {
     const made = stage.current;
     if (made === undefined || now === undefined) return;
-    made.bounds = bounds(now);
+    made.bounds = bounds(now, state.current.by);
     const { length } = state.current;
     if (follows) made.put({ from: made.bounds.to - Math.min(length, made.bounds.to - made.bounds.from), to: made.bounds.to });
     else made.redraw();
@@ -243,6 +244,11 @@ export function Stream() {
             taller
           </button>
         </span>
+        {(now?.spans?.older ?? 0) > 0 && (
+          <span class="note since">
+            single tasks since {moment(now?.spans?.from, now?.began)}; before: sums{by === "group" ? "" : ", by group"}
+          </span>
+        )}
         {(group || worker) && (
           <button type="button" class="filter" onClick={() => set({ group: undefined, worker: undefined })}>
             only {group ? <bdi>{shorten(filtered?.name ?? `group ${group}`, 40)}</bdi> : <bdi>{workerName(owner, worker ?? "")}</bdi>} ✕

@@ -7,7 +7,7 @@ import { overview, usePoll } from "../link";
 import { Empty, Panel, TaskLink } from "../parts/small";
 import { Table, type Column } from "../parts/table";
 import { href, route, set } from "../route";
-import type { Span } from "../types";
+import type { Log, Span } from "../types";
 
 interface Told {
   key?: string;
@@ -19,12 +19,13 @@ interface Told {
   inputs?: string[];
   nbytes?: number;
   error?: string;
-  text?: string;
   traceback?: string;
+  /** Lines of its worker's log of that time. */
+  log?: Log[];
   [other: string]: unknown;
 }
 
-const KNOWN = new Set(["key", "state", "group", "workers", "story", "spans", "error", "text", "traceback", "inputs", "nbytes"]);
+const KNOWN = new Set(["key", "state", "group", "workers", "story", "spans", "error", "traceback", "log", "inputs", "nbytes"]);
 
 /** A row of the story, which is an object, a tuple or a text. */
 function cells(row: unknown): string[] {
@@ -61,7 +62,6 @@ export function Task() {
     if (key === "") field.current?.focus();
   }, [key]);
   const began = overview.value?.began;
-  const failure = value?.error ?? value?.traceback ?? value?.text;
   const more = Object.entries(value ?? {}).filter(([name]) => !KNOWN.has(name));
   const part = (a?: number, b?: number) => (a !== undefined && b !== undefined ? nanoseconds(b - a) : DASH);
   const columns: Column<Span>[] = [
@@ -80,7 +80,12 @@ export function Task() {
       cell: (s) => {
         if (s.from === undefined || s.to === undefined) return "";
         const around = Math.max(1e6, (s.to - s.from) * 3);
-        return <a href={href("stream", { worker: s.worker_id, from: Math.max(0, Math.round(s.from - around)), to: Math.round(s.to + around) })}>in the stream</a>;
+        return (
+          <>
+            <a href={href("stream", { worker: s.worker_id, from: Math.max(0, Math.round(s.from - around)), to: Math.round(s.to + around) })}>stream</a>{" "}
+            <a href={href("logs", { worker: s.worker_id, from: Math.max(0, s.from - 1e9), to: s.to + 1e9 })}>log</a>
+          </>
+        );
       },
     },
   ];
@@ -145,9 +150,14 @@ export function Task() {
               </p>
             )}
           </Panel>
-          {failure && (
+          {value.error && (
             <Panel title="Error">
-              <pre class="bad">{lines(failure, 20_000)}</pre>
+              <pre class="bad">{lines(`${value.traceback ?? ""}${value.error}`, 20_000)}</pre>
+            </Panel>
+          )}
+          {value.log && value.log.length > 0 && (
+            <Panel title="Its worker's log of that time">
+              <pre>{lines(value.log.map((line) => `${moment(line.time, began)} ${(line.level ?? "").toLowerCase()}: ${line.text ?? ""}`).join("\n"), 20_000)}</pre>
             </Panel>
           )}
           {value.spans && value.spans.length > 0 && (

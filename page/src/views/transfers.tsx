@@ -202,6 +202,7 @@ export function Transfers() {
         </span>
         <span class="note">
           {count(size)} workers{value.more ? `, the busiest; ${count(value.more)} others are left out` : ""}.{" "}
+          {(value.beyond ?? 0) > 0 && `${count(value.beyond)} values (${bytes(value.beyond_bytes)}) of other pairs are not told apart. `}
           <a href={href("stream")}>task stream</a>
         </span>
       </div>

@@ -12,7 +12,6 @@ import type { Worker } from "../types";
 
 const MEMORY = [
   ["managed", "values"],
-  ["shared", "shared"],
   ["other", "other memory of the process"],
   ["spilled", "spilled to disk"],
 ] as const;
@@ -118,7 +117,6 @@ export function Workers() {
               {shorten(worker.host, 40)} · {worker.pid ?? DASH}
             </Fact>
             <Fact name="values">{bytes(worker.managed)}</Fact>
-            <Fact name="shared">{bytes(worker.shared)}</Fact>
             <Fact name="process">{bytes(worker.process)}</Fact>
             <Fact name="spilled">{bytes(worker.spilled)}</Fact>
             <Fact name="limit">{bytes(worker.memory_limit)}</Fact>

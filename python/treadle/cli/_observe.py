@@ -189,6 +189,8 @@ def _show(pages: Pages, topic: str, rest: list[str], as_json: bool) -> None:
         found = pages.get("/sight/overview")
         if found.get("service") and topic != "overview":
             raise click.ClickException(f"the shuffle service has no {topic}: leave it out")
+        if topic == "errors":
+            found = pages.get("/sight/errors")
     if as_json:
         click.echo(json.dumps(_observed.part(found, topic)))
     else:

@@ -13,15 +13,18 @@ __all__ = ["lines", "part", "rows"]
 
 _MOST = 40
 _WIDEST = 160
+# Lines of a traceback in a list, and of a task's.
+_FEW = 4
+_MANY = 16
 # What each topic has of the overview.
 _PARTS = {
-    "workers": ("workers", "more_workers", "running"),
+    "workers": ("workers", "more_workers", "totals", "running"),
     "groups": ("groups", "more_groups"),
-    "shuffles": ("shuffles",),
+    "shuffles": ("shuffles", "more_shuffles"),
     "casts": ("casts", "more_casts"),
     "errors": ("errors", "more_errors"),
     "running": ("running", "more_running"),
-    "memory": ("workers", "series"),
+    "memory": ("workers", "more_workers", "totals", "series"),
 }
 
 
@@ -188,23 +191,17 @@ def _overview(found: dict[str, Any]) -> Iterator[str]:
     if tasks is not None:
         yield "tasks: " + ", ".join(f"{count} {name}" for name, count in tasks.items())
     yield f"rate: {found['rate']:.0f} tasks/s"
-    workers = [one for one in found["workers"] if one["status"] != "gone"]
-    threads = sum(one["threads"] for one in workers)
-    gone = len(found["workers"]) - len(workers)
-    process = sum(one.get("process") or 0 for one in workers)
-    spilled = sum(one.get("spilled") or 0 for one in workers)
-    more = (
-        f", and {found['more_workers']} that are not counted here"
-        if found.get("more_workers")
-        else ""
-    )
+    totals = found["totals"]
+    limit = f" of {_bytes(totals['memory_limit'])}" if totals.get("memory_limit") else ""
     yield (
-        f"workers: {len(workers)} with {threads} threads, {gone} gone{more}; "
-        f"{_bytes(process)} of memory, {_bytes(spilled)} on disk"
+        f"workers: {totals['workers']} with {totals['threads']} threads, {totals['paused']} paused, "
+        f"{totals['gone']} gone; {_bytes(totals.get('process'))}{limit} of memory, "
+        f"{_bytes(totals.get('spilled'))} on disk"
     )
     yield (
         f"spans: {spans['kept']} kept in {_bytes(spans['bytes'])} of {_bytes(spans['limit'])}, "
-        f"{spans['lost']} lost"
+        f"{spans['older']} older ones in sums only, {spans['lost']} lost at workers, "
+        f"{spans['dropped']} batches dropped"
     )
     if found.get("history"):
         yield f"history: {_history(found['history'])}"
@@ -214,6 +211,11 @@ def _overview(found: dict[str, Any]) -> Iterator[str]:
         yield f"{verdict['severity'].upper()} [{verdict['rule']}] {verdict['text']}"
     if not found["verdicts"]:
         yield "nothing is wrong that this would see"
+    # A run that is over has no now.
+    for verdict in found["earlier"][:8]:
+        times = f"{verdict['first'] / 1e9:.0f} to {verdict['last'] / 1e9:.0f} s"
+        yield f"earlier, {times}: {verdict['severity'].upper()} [{verdict['rule']}] {verdict['text']}"
+    yield from _rest(len(found["earlier"]) - 8, "earlier ones")
     yield ""
     yield from islice(_groups(found), 11)
     for event in found["events"][:8]:
@@ -283,6 +285,8 @@ def _workers(found: dict[str, Any]) -> Iterator[str]:
         for one in found["workers"]
     ]
     yield from _table(head, rows)
+    if found.get("more_workers"):
+        yield f"and {found['more_workers']} workers more"
     for one in found["workers"]:
         if one.get("why"):
             yield f"{one['name']}: {one['why']}"
@@ -320,7 +324,8 @@ def _memory(found: dict[str, Any]) -> Iterator[str]:
     series = found["series"]
     for name in ("managed", "process", "spilled"):
         values = series["values"][series["names"].index(name)]
-        yield f"{name}: at most {_bytes(max(values, default=0))} in the last {len(values)} s"
+        unit = "/s to disk or back" if name == "spilled" else ""
+        yield f"{name}: at most {_bytes(max(values, default=0))}{unit} in the last {len(values)} s"
 
 
 def _transfers(found: dict[str, Any]) -> Iterator[str]:
@@ -341,25 +346,34 @@ def _transfers(found: dict[str, Any]) -> Iterator[str]:
         if found["count"][one][other]
     ]
     pairs.sort(key=lambda pair: -pair[-1])
-    if not pairs:
+    if not pairs and not found["beyond"]:
         yield "no value went from one worker to another"
         return
     head = ("from → to", "bytes", "values", "time", "rate", "failed")
     yield from _table(head, [pair[:-1] for pair in pairs])
     if found["more"]:
         yield f"and {found['more']} workers more"
+    if found["beyond"]:
+        nbytes = _bytes(found["beyond_bytes"])
+        yield f"{found['beyond']} values ({nbytes}) of other pairs are not told apart"
 
 
 def _shuffles(found: dict[str, Any]) -> Iterator[str]:
     if not found["shuffles"]:
         yield "no shuffle was seen"
         return
-    head = ("shuffle", "bytes", "partitions", "largest", "servers", "lost")
+    head = (
+        *("shuffle", "state", "transferred", "bytes", "partitions", "median", "largest"),
+        *("servers", "lost"),
+    )
     rows = [
         (
             one["name"],
+            one["state"],
+            f"{one['transferred']}/{one['inputs']}",
             _bytes(one["bytes"]),
             one["partitions"],
+            _bytes(dict(one.get("quantiles", [])).get(50)),
             _bytes(one.get("largest")),
             one["servers"],
             one["losses"],
@@ -367,6 +381,7 @@ def _shuffles(found: dict[str, Any]) -> Iterator[str]:
         for one in found["shuffles"]
     ]
     yield from _table(head, rows)
+    yield from _rest(found["more_shuffles"], "shuffles")
 
 
 def _casts(found: dict[str, Any]) -> Iterator[str]:
@@ -399,8 +414,18 @@ def _errors(found: dict[str, Any]) -> Iterator[str]:
         count = f"{one['count']} × " if one["count"] > 1 else ""
         where = f" at {one['worker']}" if one["worker"] else ""
         yield f"{one['time'] / 1e9:8.1f} s  {count}{one['key']}{where}: {one['text']}"
+        yield from _traceback(one.get("traceback"), _FEW)
     if found["more_errors"]:
         yield f"and {found['more_errors']} runs that raised, of which no text is kept"
+
+
+def _traceback(text: str | None, most: int) -> Iterator[str]:
+    """Yield the last lines of a traceback."""
+    shown = (text or "").rstrip().splitlines()
+    if len(shown) > most:
+        yield f"    … {len(shown) - most} lines before"
+    for line in shown[-most:]:
+        yield f"    {line}"
 
 
 def _logs(found: dict[str, Any]) -> Iterator[str]:
@@ -442,6 +467,7 @@ def _task(found: dict[str, Any]) -> Iterator[str]:
         yield f"reads {', '.join(found['inputs'])}"
     if found.get("error"):
         yield f"raised {found['error']}"
+        yield from _traceback(found.get("traceback"), _MANY)
     for step in found["story"]:
         at = time.strftime("%H:%M:%S", time.localtime(step["time"]))
         where = f" at {step['worker']}" if step.get("worker") else ""
@@ -454,6 +480,9 @@ def _task(found: dict[str, Any]) -> Iterator[str]:
             f"{span['from'] / 1e9:8.3f} s  {span['kind']} at {span['worker']}: {took}, "
             f"of them {read} for inputs, {_bytes(span['bytes'])}{outcome}"
         )
+    if found.get("log"):
+        yield "its worker's log of that time:"
+        yield from _logs({"lines": found["log"], "more": False, "lost": 0})
 
 
 _TEXTS = {

@@ -71,7 +71,13 @@ _FAREWELL = 10.0
     type=click.Path(),
     metavar="PATH",
     help="Write what the cluster does to a new file, or into a directory: `treadle history` shows it later, also "
-    "after a crash. It ends at 1 GiB.",
+    "after a crash. It ends at --history-limit.",
+)
+@click.option(
+    "--history-limit",
+    metavar="BYTES",
+    help="How long the history may be, such as 4GiB; by default treadle.history-limit of Dask's configuration, or "
+    "1GiB.",
 )
 @click.option(
     "--contact-address",
@@ -101,6 +107,7 @@ def scheduler(
     scheduler_file: str | None,
     worker_timeout: float,
     history: str | None,
+    history_limit: str | None,
     contact_address: tuple[str, ...],
     idle_timeout: str | None,
     shuffle_journal: str | None,
@@ -131,6 +138,7 @@ def scheduler(
             supervised,
             worker_timeout,
             history,
+            history_limit,
             idle_timeout,
             shuffle_journal,
             LogFile(log_file, log_file_size),
@@ -146,6 +154,7 @@ def _serve(
     supervised: bool,
     worker_timeout: float,
     history: str | None,
+    history_limit: str | None,
     idle_timeout: str | None,
     shuffle_journal: str | None,
     log: LogFile,
@@ -162,7 +171,7 @@ def _serve(
     server: Any = _core.Scheduler(
         address,
         contact=contact,
-        settings=scheduler_settings(worker_timeout, history),
+        settings=scheduler_settings(worker_timeout, history, history_limit),
         **pages,
         **credentials.of_connections(),
     )

@@ -280,7 +280,12 @@ def _run(
     from treadle import _core
     from treadle.common._lifetime import lifetime_of
     from treadle.common._log import silence
-    from treadle.common._settings import memory_share_of_termination, preloads_of, warn_of_unread
+    from treadle.common._settings import (
+        memory_share_of_termination,
+        preloads_of,
+        sight_memory_of_worker,
+        warn_of_unread,
+    )
     from treadle.worker._main_thread import MainThread
     from treadle.worker._nanny_channel import Supervisor
     from treadle.worker._service import Service
@@ -331,6 +336,7 @@ def _run(
             info=info,
             scheduler_timeout=scheduler_timeout,
             terminate=memory_share_of_termination(),
+            sight_memory=sight_memory_of_worker(),
             **credentials.of_connections(),
         )
 

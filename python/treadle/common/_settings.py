@@ -10,7 +10,7 @@ from typing import Any
 
 import dask
 from dask.system import CPU_COUNT
-from dask.utils import parse_timedelta
+from dask.utils import parse_bytes, parse_timedelta
 
 from treadle.common._numbers import amounts, whole
 
@@ -24,14 +24,20 @@ __all__ = [
     "resources_of",
     "scheduler_settings",
     "seconds_of",
+    "sight_memory_of_worker",
     "temporary_directory",
     "warn_of_unread",
 ]
 
 _ALLOWED = "distributed.scheduler.allowed-failures"
 _IDLE = "distributed.scheduler.idle-timeout"
-# Whether workers record what they do, and the scheduler keeps it.
+# Whether workers record what they do, and the scheduler keeps it; in how many bytes here and there, and how long a
+# history may be.
 _SIGHT = "treadle.sight"
+_SIGHT_MEMORY = "treadle.sight-memory"
+_WORKER_SIGHT_MEMORY = "treadle.worker.sight-memory"
+_HISTORY_LIMIT = "treadle.history-limit"
+_LEAST = 64 * 1024
 
 # What is read of `distributed.`, here or by those parts of distributed that Treadle runs; a name that
 # ends with a point stands for all below it.
@@ -68,14 +74,16 @@ def num_workers_of(given: int | None) -> int:
 
 
 def scheduler_settings(
-    worker_timeout: float, history: str | os.PathLike[str] | None = None
+    worker_timeout: float,
+    history: str | os.PathLike[str] | None = None,
+    history_limit: str | None = None,
 ) -> dict[str, Any]:
     """Return the settings of a scheduler: those of this call, and what Dask's configuration says.
 
     Raises
     ------
     ValueError
-        A history is wanted, and nothing is recorded.
+        A history is wanted, and nothing is recorded; or a number of bytes is none.
     """
     settings: dict[str, Any] = {"worker_timeout": worker_timeout}
     settings["sight"] = bool(dask.config.get(_SIGHT, True))
@@ -83,10 +91,42 @@ def scheduler_settings(
         if not settings["sight"]:
             raise ValueError(f"history={os.fspath(history)!r} needs {_SIGHT}, which is false")
         settings["history"] = os.path.abspath(history)
+    memory = _bytes_of(_SIGHT_MEMORY, dask.config.get(_SIGHT_MEMORY, None))
+    if memory is not None:
+        settings["sight_memory"] = memory
+    limit = _bytes_of("--history-limit", history_limit)
+    if limit is None:
+        limit = _bytes_of(_HISTORY_LIMIT, dask.config.get(_HISTORY_LIMIT, None))
+    if limit is not None:
+        settings["history_limit"] = limit
     allowed = dask.config.get(_ALLOWED, None)
     if allowed is not None:
         settings["allowed_losses"] = whole(_ALLOWED, allowed, 0, 2**32 - 1)
     return settings
+
+
+def sight_memory_of_worker() -> int:
+    """Return in how many bytes a worker keeps what it did until that is sent; 0: as many as by default."""
+    return _bytes_of(_WORKER_SIGHT_MEMORY, dask.config.get(_WORKER_SIGHT_MEMORY, None)) or 0
+
+
+def _bytes_of(name: str, given: Any) -> int | None:
+    """Return a number of bytes, which may be text such as 64MiB; None: none was given.
+
+    Raises
+    ------
+    ValueError
+        It is none, or fewer than 64 KiB.
+    """
+    if given is None:
+        return None
+    try:
+        number = int(parse_bytes(given))
+    except (AttributeError, OverflowError, TypeError, ValueError):
+        number = 0
+    if not _LEAST <= number < 2**63:
+        raise ValueError(f"{name} is {given!r}: give bytes, 64 KiB or more, such as 64MiB")
+    return number
 
 
 def idle_timeout_of(given: str | None) -> float | None:

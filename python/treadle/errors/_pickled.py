@@ -39,6 +39,8 @@ __all__ = [
 
 _LARGEST = 1 << 20
 _LONGEST_TRACEBACK = 64 * 1024
+# Characters of the text of a traceback that travels with a failure, for pages.
+_TOLD = 4_000
 
 # Files whose frames lie between the engine and the user's function.
 _HIDDEN = (
@@ -52,7 +54,8 @@ _HIDDEN = (
 
 def dump(exception: BaseException) -> bytes:
     """Return an exception as bytes for :func:`load`."""
-    return pickle.dumps(_parts(exception)[:3], protocol=5)
+    *parts, shown = _parts(exception)
+    return pickle.dumps((*parts, _told(shown)), protocol=5)
 
 
 def dump_of_call(exception: BaseException, operation: str) -> bytes:
@@ -88,7 +91,7 @@ def load_traceback(data: bytes | None) -> TracebackType | None:
 
 def split(data: bytes) -> tuple[bytes, bytes | None, str]:
     """Return the pickled exception, its pickled traceback, and its text; neither is opened."""
-    return cast("tuple[bytes, bytes | None, str]", pickle.loads(data))
+    return cast("tuple[bytes, bytes | None, str]", pickle.loads(data)[:3])
 
 
 def as_message(exception: BaseException) -> dict[str, Any]:
@@ -141,6 +144,15 @@ def _parts(exception: BaseException) -> tuple[bytes, bytes | None, str, Tracebac
     if traceback is not None and len(traceback) > _LONGEST_TRACEBACK:
         traceback = None
     return pickled, traceback, _repr(short), shown
+
+
+def _told(traceback: TracebackType | None) -> str:
+    """Return the end of a traceback, for people."""
+    try:
+        return "".join(tracebacks.format_tb(traceback))[-_TOLD:]
+    except Exception:
+        # A loader of the user's says what the lines are.
+        return ""
 
 
 def _ordinary(exception: BaseException, what: str) -> RuntimeError:

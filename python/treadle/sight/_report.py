@@ -21,12 +21,15 @@ __all__ = ["made_of"]
 _MOST = 1_700_000
 # Pixels of a picture: as many as fit.
 _WIDTHS = (1 << 15, 1 << 13, 1 << 11, 1 << 9)
+# The shares of the lines of logs that are left, one after the other, and the errors that keep their traceback then.
+_PARTS = (0.5, 0.1, 0.0)
+_FEW = 20
 # Spans of which all is known that the cluster knows.
 _MOST_SPANS = 300
 _RECTANGLE = struct.Struct("<IIffHH")
 _TASK, _FETCH = 0, 2
 # What the page asks with no more than a path.
-_PATHS = ("/sight/transfers", "/sight/profile", "/sight/logs")
+_PATHS = ("/sight/transfers", "/sight/profile", "/sight/logs", "/sight/errors")
 # What it may do in a browser: run what is in the file, and ask nobody.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
@@ -68,7 +71,13 @@ def made_of(pages: Pages, *, before: Mapping[str, Any] | None = None, code: str 
         "answers": found,
         "spans": [],
     }
-    for width in _WIDTHS:
+    # Where pictures of the least width are too much, the older lines of logs are left out.
+    for width, part in (
+        *((width, 1.0) for width in _WIDTHS),
+        *((_WIDTHS[-1], part) for part in _PARTS),
+    ):
+        if part < 1.0:
+            _shorten(found, part)
         pictures = {by: _picture(pages, by, width, *window) for by in ("worker", "group")}
         head["pictures"] = {by: len(picture) for by, picture in pictures.items()}
         if not head["spans"]:
@@ -82,6 +91,18 @@ def made_of(pages: Pages, *, before: Mapping[str, Any] | None = None, code: str 
     else:
         raise PagesError(f"the report would have {len(held)} bytes: more than {_MOST}")
     return _page(pages, held.decode())
+
+
+def _shorten(found: dict[str, Any], part: float) -> None:
+    """Leave out the older ones of the lines of logs, and of the tracebacks."""
+    if "sight/logs" in found:
+        logs = found["sight/logs"]
+        # The latest come first.
+        lines = logs["lines"][: int(len(logs["lines"]) * part)]
+        found["sight/logs"] = {**logs, "lines": lines, "more": logs["more"] or bool(logs["lines"])}
+    if "sight/errors" in found:
+        errors = found["sight/errors"]
+        found["sight/errors"] = {**errors, "errors": errors["errors"][:_FEW]}
 
 
 def answers(pages: Pages, begin: int | None = None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle import _core
 from treadle.common._certificates import Certificates
-from treadle.common._settings import preloads_of
+from treadle.common._settings import preloads_of, sight_memory_of_worker
 from treadle.common._worker_options import WorkerOptions
 from treadle.worker._ends import End, end_of
 from treadle.worker._service import Service
@@ -57,6 +57,7 @@ class ThreadWorker:
             directory=directory,
             listen=listen,
             service=self._service,
+            sight_memory=sight_memory_of_worker(),
             info={**Service.info(), "local_directory": directory},
             **connection,
         )

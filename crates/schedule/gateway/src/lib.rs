@@ -57,5 +57,5 @@ pub use event::Event;
 pub use guard::Guard;
 pub use nodes::{ClientNode, Node, WorkerNode};
 pub use operations::{Answered, Arguments, OperationError, dict, int};
-pub use shuffles::Moved;
+pub use shuffles::{EndedShuffle, Moved};
 pub use state::{Core, Counts, Settings};

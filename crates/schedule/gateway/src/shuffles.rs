@@ -26,6 +26,7 @@ use treadle_types::{Cause, ClientId, Runs, TaskId, Value, WorkerId};
 use crate::effect::Effect;
 use crate::operations::{Arguments, dict, int};
 use crate::state::{Broken, Core};
+pub use records::EndedShuffle;
 use records::Records;
 use registry::{Ended, Name, Registry, Role};
 

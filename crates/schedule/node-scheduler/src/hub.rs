@@ -14,7 +14,6 @@ use treadle_reactor::awake;
 use treadle_schedule_wire::{
     HELLO, LARGEST_MESSAGE, Link, NodeError, Packet, WELCOME, decode_hello, encode_welcome,
 };
-use treadle_scheduler::Counts;
 use treadle_types::{Cause, ClientId, Report, WorkerId};
 
 use super::links::{ClientLink, Connection, Links, WorkerLink};
@@ -22,6 +21,7 @@ use super::metrics::Rates;
 use super::sight::{Inbox, Question};
 use super::stream::Stream;
 use super::tracing::Tracing;
+use super::watching::Told;
 use treadle_sight::Event as Happened;
 
 /// Packets taken from one node in a turn, before the others have theirs.
@@ -53,7 +53,7 @@ pub(super) struct Hub {
     /// When the cluster was looked at last, for that.
     pub(super) watched: Duration,
     /// What was told then of the groups of tasks.
-    pub(super) told: Vec<Counts>,
+    pub(super) told: Told,
     pub(super) rates: Rates,
     pub(super) is_ending: bool,
     packets: Vec<Packet>,
@@ -77,7 +77,7 @@ impl Hub {
             tracing: Tracing::default(),
             sight,
             watched: Duration::ZERO,
-            told: Vec::new(),
+            told: Told::default(),
             rates: Rates::default(),
             is_ending: false,
             packets: Vec::new(),
@@ -475,6 +475,7 @@ impl Hub {
         let was_stopped = mem::replace(&mut self.stops, stops) != stops;
         self.handle(Event::Tick { was_stopped });
         self.trace_tick();
+        self.watch_ended_shuffles();
         self.watch_tick();
         self.links.look_after_strangers(now);
         self.rates.tick(now);
@@ -497,6 +498,7 @@ impl Hub {
 
     /// Tells everybody that the scheduler ends. Returns the connections, which are being closed.
     pub(super) fn farewell(&mut self) -> Vec<Peer> {
+        self.watch_ended_shuffles();
         let leave = ToWorker::Leave {
             cause: Leave::Over,
             reason: "the scheduler ends".into(),

@@ -1,5 +1,6 @@
 //! What the scheduler's thread knows of the cluster's doings, for the one that watches.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,8 +9,10 @@ use treadle_messages::{Batch, Call};
 use treadle_reactor::clock;
 use treadle_schedule_wire::trace::SIGHT;
 use treadle_scheduler::{Counts, State};
-use treadle_shuffle_history::Trouble;
-use treadle_sight::{Event, OTHERS, Shuffle, Snapshot, SpanRow, States, WorkerState, about_error};
+use treadle_shuffle_history::{Phase, Record, Trouble};
+use treadle_sight::{
+    Event, OTHERS, SHUFFLE_STATES, Shuffle, Snapshot, SpanRow, States, WorkerState, about_error,
+};
 use treadle_types::{Cause, ClientId, Failure, ObjectId, TaskId, Value, WorkerId, keys};
 
 use super::hub::Hub;
@@ -18,8 +21,8 @@ use super::state::STATUSES;
 
 /// How often the cluster is looked at.
 const EVERY: Duration = Duration::from_secs(1);
-/// Shuffles of one look.
-const MOST_SHUFFLES: usize = 32;
+/// Shuffles of one look. Others are told of when they end.
+const MOST_SHUFFLES: usize = 256;
 /// Inputs and places of a task that are named.
 const MOST_NAMED: usize = 50;
 
@@ -34,6 +37,72 @@ fn states(counts: &Counts) -> States {
         memory: count(State::Memory),
         failed: count(State::Failed),
         forgotten: count(State::Forgotten),
+    }
+}
+
+/// A shuffle, by its record; without an outcome it runs.
+fn shuffle(name: &str, record: &Record, outcome: Option<&str>) -> Shuffle {
+    let phase = match record.phase {
+        Phase::Waiting => "waiting",
+        Phase::Transfer => "transfer",
+        Phase::Barrier => "barrier",
+        Phase::Read => "read",
+    };
+    let state = outcome.unwrap_or(phase);
+    let state = SHUFFLE_STATES.iter().position(|known| *known == state);
+    let sizes = record.sizes.as_ref();
+    let largest = sizes.and_then(|sizes| sizes.largest.first());
+    let losses = record.troubles.iter();
+    let losses = losses.filter(|(_, trouble)| matches!(trouble, Trouble::Lost(_)));
+    Shuffle {
+        number: record.shuffle.0,
+        name: name.to_owned(),
+        state: state.unwrap_or(0) as u8,
+        inputs: record.maps.into(),
+        transferred: record.transfers.saturating_sub(record.repeated),
+        bytes: record.committed.unwrap_or(record.moved).bytes,
+        partitions: record.partitions.into(),
+        largest: largest.map_or(0, |(_, bytes)| *bytes),
+        servers: record.servers.len() as u64,
+        losses: losses.count() as u64,
+        quantiles: sizes.map_or_else(Vec::new, |sizes| sizes.quantiles.clone()),
+        bars: sizes.map_or_else(Vec::new, |sizes| sizes.bars.clone()),
+        bar: sizes.map_or(0, |sizes| sizes.bar),
+    }
+}
+
+/// What was told of groups and shuffles.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    groups: Vec<Counts>,
+    /// By number, while they run.
+    shuffles: BTreeMap<u64, Shuffle>,
+}
+
+impl Told {
+    /// Says how those groups are of which that has changed, through `leave`, which returns whether it was heard.
+    fn tell(
+        &mut self,
+        groups: &[Counts],
+        name: impl Fn(u16) -> String,
+        leave: impl FnOnce(Event<'static>) -> bool,
+    ) {
+        self.groups.resize(groups.len(), Counts::default());
+        let known = self.groups.iter().zip(groups).zip(0..);
+        let changed = known.filter(|((told, counts), _)| told != counts);
+        let changed = changed.map(|((_, counts), group)| (name(group), states(counts)));
+        let changed: Vec<_> = changed.collect();
+        if !changed.is_empty() && leave(Event::States(changed)) {
+            self.groups.copy_from_slice(groups);
+        }
+    }
+
+    /// Says how a shuffle is, if that has changed.
+    fn shuffle(&mut self, shuffle: Shuffle, leave: impl FnOnce(Event<'static>) -> bool) {
+        let is_new = self.shuffles.get(&shuffle.number) != Some(&shuffle);
+        if is_new && leave(Event::Shuffle(shuffle.clone())) {
+            self.shuffles.insert(shuffle.number, shuffle);
+        }
     }
 }
 
@@ -58,9 +127,12 @@ impl Hub {
                 "sight: nothing is recorded here",
             )));
         };
-        let now = clock::monotonic();
-        sight.batch(worker, call.argument.clone());
-        Some(Ok(int(now)))
+        let now = int(clock::monotonic());
+        // Who hears that it was dropped says again what is said once.
+        Some(Ok(match sight.batch(worker, call.argument.clone()) {
+            true => now,
+            false => Value::Tuple(vec![now]),
+        }))
     }
 
     /// A client submits tasks.
@@ -158,33 +230,28 @@ impl Hub {
             tasks: tasks.map(|count| count as u64),
             workers: workers.collect(),
         }));
-        let groups = scheduler.groups();
-        self.told.resize(groups.len(), Counts::default());
-        let groups = self.told.iter_mut().zip(groups).zip(0..);
-        let changed = groups.filter(|((told, counts), _)| *told != *counts);
-        let changed = changed.map(|((told, counts), group)| {
-            *told = *counts;
-            let name = self.core.group_name(group).unwrap_or(OTHERS);
-            (name.to_owned(), states(counts))
-        });
-        let changed: Vec<_> = changed.collect();
-        if !changed.is_empty() {
-            sight.event(Event::States(changed));
-        }
+        let name = |group| self.core.group_name(group).unwrap_or(OTHERS).to_owned();
+        self.told
+            .tell(scheduler.groups(), name, |event| sight.event(event));
         for (name, record) in self.core.running_shuffles().take(MOST_SHUFFLES) {
-            let tally = record.committed.unwrap_or(record.moved);
-            let sizes = record.sizes.as_ref();
-            let largest = sizes.and_then(|sizes| sizes.largest.first());
-            let losses = record.troubles.iter();
-            let losses = losses.filter(|(_, trouble)| matches!(trouble, Trouble::Lost(_)));
-            sight.event(Event::Shuffle(Shuffle {
-                name: name.to_owned(),
-                bytes: tally.bytes,
-                partitions: record.partitions.into(),
-                largest: largest.map_or(0, |(_, bytes)| *bytes),
-                servers: record.servers.len() as u64,
-                losses: losses.count() as u64,
-            }));
+            let shuffle = shuffle(name, &record, None);
+            self.told.shuffle(shuffle, |event| sight.event(event));
+        }
+    }
+
+    /// Says how shuffles have ended since that was said last.
+    pub(super) fn watch_ended_shuffles(&mut self) {
+        let Some(sight) = &self.sight else {
+            return;
+        };
+        while let Some(ended) = self.core.ended_shuffle() {
+            let shuffle = shuffle(&ended.name, &ended.record, Some(ended.outcome));
+            let number = shuffle.number;
+            if !sight.event(Event::Shuffle(shuffle)) {
+                return;
+            }
+            self.told.shuffles.remove(&number);
+            self.core.ended_shuffle_told();
         }
     }
 
@@ -249,5 +316,35 @@ impl Hub {
             span.key = self.text_of(object.task);
         }
         self.names_of(view.inputs())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_heard_is_told_again() {
+        let mut told = Told::default();
+        let mut counts = Counts::default();
+        counts[State::Memory as usize] = 5;
+        let groups = [counts, Counts::default()];
+        let mut tell = |groups: &[Counts], is_heard: bool| {
+            let mut heard = None;
+            let name = |group: u16| group.to_string();
+            told.tell(groups, name, |event| {
+                heard = Some(event);
+                is_heard
+            });
+            heard
+        };
+        let expected = Some(Event::States(vec![("0".into(), states(&counts))]));
+        assert_eq!(tell(&groups, false), expected);
+        assert_eq!(tell(&groups, true), expected);
+        assert_eq!(tell(&groups, true), None);
+        assert_eq!(
+            tell(&[counts, counts], true),
+            Some(Event::States(vec![("1".into(), states(&counts))]))
+        );
     }
 }

@@ -137,6 +137,7 @@ fn engine(number: usize, arguments: &Arguments, directory: &TempDir) -> Worker {
         resources: Vec::new(),
         info: Bytes::new(),
         scheduler_timeout: treadle_schedule_wire::SCHEDULER_TIMEOUT,
+        recording: 0,
         store: treadle_store::Options::new(&own, store_limit(0)),
     };
     let mut wait = Wait {

@@ -140,7 +140,8 @@ impl Worker {
                 options,
             }
         });
-        inner.tracing.recorder.start(&inner.info);
+        let recording = inner.options.recording;
+        inner.tracing.recorder.start(&inner.info, recording);
         let worker = Self(inner);
         worker.start_serving()?;
         Ok(worker)

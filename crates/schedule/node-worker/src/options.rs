@@ -35,6 +35,8 @@ pub struct Options {
     pub resources: Vec<(String, f64)>,
     /// What else is to be known of it: an encoded value.
     pub info: Bytes,
+    /// Bytes of what it did that wait to be sent, for the dashboard; 0: as many as by default.
+    pub recording: u64,
     /// Where its values are kept.
     pub store: treadle_store::Options,
 }

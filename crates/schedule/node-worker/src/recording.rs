@@ -3,7 +3,10 @@
 //! A trace ([`tracing`](super::tracing)) has more of each event, and is there while somebody asks for it.
 //! Both record at the same places.
 
+mod disk;
+mod draft;
 mod lines;
+mod offset;
 
 use std::collections::{HashMap, VecDeque};
 use std::mem;
@@ -18,14 +21,20 @@ use treadle_reactor::clock;
 use treadle_reactor::thread::lock;
 use treadle_schedule_wire::trace::SIGHT;
 use treadle_shuffle_node::{Activity, Done};
-use treadle_sight::{Batch, Beside, Frame, Head, Kind, Record, Running, cast_object, lane};
+use treadle_sight::{Head, Kind, Record, Unnamed, cast_object, lane};
 use treadle_types::{ObjectId, Value, WorkerId, keys};
 
+use self::disk::Disk;
+use self::draft::Draft;
 use self::lines::Lines;
+use self::offset::Offset;
 use super::Inner;
 
-/// What waits to be sent, of 56 bytes each: 14 MiB; then the oldest are lost.
+/// What waits to be sent by default, of 56 bytes each: 14 MiB; then the oldest are lost. As few and as many as may be
+/// set.
 const MOST: usize = 1 << 18;
+const FEWEST: usize = 1 << 10;
+const MOST_EVER: usize = 1 << 24;
 /// As many keep their room while nothing waits.
 const FEW: usize = 1 << 14;
 const _: () = assert!(MOST * size_of::<Record>() <= 16 << 20);
@@ -47,6 +56,8 @@ const MOST_FRAMES: usize = 1 << 12;
 const LONGEST_NAME: usize = 200;
 /// Batches that are not answered yet, and may be no more.
 const UNANSWERED: u32 = 8;
+/// The groups are told again after so many batches: one of them may be damaged in a history.
+const AGAIN: u32 = 128;
 /// Marks numbers of this module's calls, beside those of traces.
 const OURS: u64 = 0b11 << 62;
 
@@ -104,14 +115,28 @@ fn cut(text: &str, most: usize) -> &str {
     &text[..end.unwrap_or(0)]
 }
 
+/// Records that may wait.
+#[derive(Debug)]
+struct Most(usize);
+
+impl Default for Most {
+    fn default() -> Self {
+        Self(MOST)
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
+    most: Most,
     records: VecDeque<Record>,
     /// How many were lost since the last batch.
     lost: u64,
     groups: HashMap<Box<str>, u32>,
     /// Those that the scheduler was not told yet.
     fresh: Vec<(u32, Box<str>)>,
+    /// The batches since all of them were told, and whether they are to be told again.
+    since: u32,
+    again: bool,
     /// The group of the last task: as a rule, that of the next.
     last: (Box<str>, u32),
     keys: Vec<(u64, Bytes)>,
@@ -122,8 +147,8 @@ struct State {
     places: (u64, Vec<Place>),
     lines: Lines,
     clock: Offset,
-    /// Bytes that the store had written and read at the last batch, and when that was.
-    disk: (u64, u64),
+    /// What the store had written and read at the last batch.
+    disk: [Disk; 2],
 }
 
 /// What a worker records.
@@ -136,54 +161,16 @@ pub(super) struct Recorder {
     state: Mutex<State>,
 }
 
-/// What a batch will say.
-#[derive(Default)]
-struct Draft {
-    head: Head,
-    names: Vec<(u32, Box<str>)>,
-    keys: Vec<(u64, Bytes)>,
-    running: Option<Vec<Runs>>,
-    places: (u64, Vec<Place>),
-    lines: Lines,
-    records: Vec<Record>,
-}
-
-impl Draft {
-    fn encode(self) -> Vec<u8> {
-        let names = self.names.iter().map(|(number, name)| (*number, &**name));
-        let keys = self.keys.iter().map(|(object, key)| (*object, &**key));
-        let running = self.running.as_ref().map(|running| {
-            let running = running.iter().map(|task| Running {
-                object: task.object.to_u64(),
-                lane: task.lane.min(u16::MAX.into()) as u16,
-                began: task.began,
-                key: &task.key,
-            });
-            running.collect()
-        });
-        let frames = self.places.1.iter().map(|place| Frame {
-            parent: place.parent,
-            name: &place.name,
-            time: place.time,
-        });
-        let beside = Beside {
-            names: names.collect(),
-            keys: keys.collect(),
-            running,
-            frames: frames.collect(),
-            sampled: self.places.0,
-            lines: self.lines.told().collect(),
-            lost_lines: self.lines.lost,
-        };
-        Batch::encode(self.head, &beside, self.records.into_iter())
-    }
-}
-
 impl Recorder {
     /// Records from now on, if the scheduler wants it.
-    pub(super) fn start(&self, scheduler: &[u8]) {
+    pub(super) fn start(&self, scheduler: &[u8], bytes: u64) {
         let about = Value::from_bytes(scheduler).unwrap_or(Value::None);
         let wanted = about.get(SIGHT) == Some(&Value::Bool(true));
+        if bytes > 0 {
+            let most = bytes / size_of::<Record>() as u64;
+            let most = most.clamp(FEWEST as u64, MOST_EVER as u64);
+            lock(&self.state).most = Most(most as usize);
+        }
         self.is_on.store(wanted, Ordering::Relaxed);
     }
 
@@ -307,21 +294,25 @@ impl Recorder {
     /// The scheduler answers a batch with its clock.
     pub(super) fn answered(&self, answer: &Answer) {
         let came = clock::monotonic();
-        let theirs = answer.result.as_ref().ok().and_then(|bytes| {
-            let value = Value::from_bytes(bytes).ok()?;
+        let read = answer.result.as_ref().ok().and_then(|bytes| {
+            let (value, was_dropped) = match Value::from_bytes(bytes).ok()? {
+                Value::Tuple(parts) => (parts.into_iter().next()?, true),
+                value => (value, false),
+            };
             match value {
-                Value::Int(theirs) => u64::try_from(theirs).ok(),
+                Value::Int(theirs) => Some((u64::try_from(theirs).ok()?, was_dropped)),
                 _ => None,
             }
         });
         let mut state = lock(&self.state);
-        let Some(theirs) = theirs else {
+        let Some((theirs, was_dropped)) = read else {
             // A scheduler that wants nothing of this any more.
             self.is_on.store(false, Ordering::Relaxed);
             *state = State::default();
             return;
         };
         state.unanswered = 0;
+        state.again |= was_dropped;
         let (number, asked) = state.sent;
         if answer.id == OURS | number {
             state.clock.measured(asked, theirs, came);
@@ -331,37 +322,26 @@ impl Recorder {
     /// Hands batches of what was recorded to `push`, which is called while `state` is not locked.
     fn send(
         &self,
-        (processor, disk): (u64, u64),
+        (processor, disk): (u64, [Disk; 2]),
         mut running: Vec<Runs>,
         is_last: bool,
         mut push: impl FnMut(Call),
     ) {
         let now = clock::monotonic();
-        running.retain(|task| {
-            now.saturating_sub(task.began) >= RUNNING && task.key.len() <= LONGEST_KEY
-        });
-        running.sort_by_key(|task| task.began);
-        running.truncate(MOST_RUNNING);
+        running.retain(|task| now.saturating_sub(task.began) >= RUNNING);
+        running.sort_by_key(|task| (task.key.len() > LONGEST_KEY, task.began));
+        let named = running.iter().take(MOST_RUNNING);
+        let named = named.take_while(|task| task.key.len() <= LONGEST_KEY);
+        // Threads are busy with the others, too.
+        let named = named.count();
+        let others = running.split_off(named);
+        let others = others.iter().filter(|task| task.lane < lane::OTHERS.into());
+        let unnamed = Unnamed::of(others.map(|task| task.began));
         // Batches leave in the order in which they were made.
         let _sending = lock(&self.sending);
         let mut state = lock(&self.state);
         let now = clock::monotonic();
-        let (before, since) = mem::replace(&mut state.disk, (disk, now));
-        if disk > before && since > 0 {
-            let group = state.group("values on disk");
-            state.add(Record {
-                began: since,
-                read: since,
-                computed: now,
-                ended: now,
-                object: 0,
-                bytes: disk - before,
-                group,
-                lane: 0,
-                kind: Kind::Spill,
-                failed: false,
-            });
-        }
+        state.spilled(disk, now);
         // The first one says nothing: what it measures is needed for the others.
         let knows_clock = state.clock.offset.is_some();
         if !knows_clock && (is_last || state.sent.0 > 0 && state.unanswered < UNANSWERED) {
@@ -383,6 +363,7 @@ impl Recorder {
             };
             if knows_clock && !more {
                 draft.running = Some(mem::take(&mut running));
+                draft.unnamed = unnamed;
             }
             // Neither this nor what `push` waits for holds up who records.
             let argument = draft.encode().into();
@@ -406,9 +387,18 @@ impl Recorder {
 }
 
 impl State {
+    /// What went to disk since the last batch, and what came back.
+    fn spilled(&mut self, disk: [Disk; 2], now: u64) {
+        let before = mem::replace(&mut self.disk, disk);
+        for (name, record) in disk::since(before, disk, now) {
+            let group = self.group(name);
+            self.add(Record { group, ..record });
+        }
+    }
+
     #[inline]
     fn add(&mut self, record: Record) {
-        if self.records.len() == MOST {
+        if self.records.len() >= self.most.0 {
             self.records.pop_front();
             self.lost += 1;
         }
@@ -437,6 +427,15 @@ impl State {
     /// The next batch, and whether there are more.
     fn batch(&mut self, processor: u64) -> (Draft, bool) {
         let count = self.records.len().min(IN_BATCH);
+        self.since += 1;
+        // Names alone are nothing that a history needs.
+        if count > 0 && (self.again || self.since >= AGAIN) {
+            let groups = self.groups.iter();
+            self.fresh = groups
+                .map(|(name, number)| (*number, name.clone()))
+                .collect();
+            (self.since, self.again) = (0, false);
+        }
         let draft = Draft {
             head: Head {
                 offset: self.clock.offset.unwrap_or(0),
@@ -446,6 +445,7 @@ impl State {
             names: mem::take(&mut self.fresh),
             keys: mem::take(&mut self.keys),
             running: None,
+            unnamed: Unnamed::default(),
             places: mem::take(&mut self.places),
             lines: mem::take(&mut self.lines),
             records: self.records.drain(..count).collect(),
@@ -454,35 +454,6 @@ impl State {
             self.records.shrink_to(FEW);
         }
         (draft, !self.records.is_empty())
-    }
-}
-
-/// The scheduler's clock less ours.
-#[derive(Debug, Default)]
-struct Offset {
-    /// In nanoseconds, once it is known.
-    offset: Option<i64>,
-    /// By how much it may be wrong.
-    error: u64,
-}
-
-impl Offset {
-    /// Somebody who was asked, and whose answer came, looked at the clock in between.
-    fn measured(&mut self, asked: u64, theirs: u64, came: u64) {
-        let error = came.saturating_sub(asked) / 2;
-        // An old measurement is worth less: clocks drift.
-        self.error = self.error.saturating_add(self.error / 16 + 1);
-        if self.offset.is_some() && error > self.error {
-            return;
-        }
-        self.error = error;
-        // The processes of one machine have one clock.
-        let is_same = asked <= theirs && theirs <= came;
-        let middle = asked + error;
-        self.offset = Some(match is_same {
-            true => 0,
-            false => theirs.wrapping_sub(middle) as i64,
-        });
     }
 }
 
@@ -500,7 +471,10 @@ pub(super) fn send(inner: &Inner, is_last: bool) {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let processor = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
     let stats = inner.values.store().stats();
-    let disk = stats.written.nbytes + stats.read.nbytes;
+    let disk = [
+        Disk::new(stats.written.nbytes, stats.write_time),
+        Disk::new(stats.read.nbytes, stats.read_time),
+    ];
     let running = inner.embedder.get().map(|embedder| embedder.running());
     let mut running = running.unwrap_or_default();
     running.extend(inner.plane.casts().iter().map(cast));
@@ -525,6 +499,8 @@ mod tests {
     use std::sync::{Arc, mpsc};
     use std::thread;
     use std::time::Duration;
+
+    use treadle_sight::Batch;
 
     use super::lines::{LONGEST_LINE, MOST_LINES, MOST_TEXT};
     use super::*;
@@ -573,6 +549,23 @@ mod tests {
     }
 
     #[test]
+    fn as_many_wait_as_was_set() {
+        let recorder = Recorder::default();
+        let about = Value::Dict(vec![(Value::str(SIGHT), Value::Bool(true))]).to_bytes();
+        recorder.start(&about, 2 * FEWEST as u64 * size_of::<Record>() as u64);
+        assert!(recorder.is_on());
+        let key = Bytes::from(Value::str("inc-1").to_bytes());
+        for number in 0..3 * FEWEST as u64 {
+            recorder.ran(&timed(number), &key);
+        }
+        let state = lock(&recorder.state);
+        assert_eq!(
+            (state.records.len(), state.lost),
+            (2 * FEWEST, FEWEST as u64)
+        );
+    }
+
+    #[test]
     fn groups_have_numbers_and_are_bounded() {
         let mut state = State::default();
         assert_eq!(state.group("a"), 1);
@@ -585,6 +578,34 @@ mod tests {
         assert_eq!(state.group("one more"), 0);
         assert_eq!(state.group("one more"), 0);
         assert_eq!(state.group("b"), 2);
+    }
+
+    #[test]
+    fn names_are_told_again_when_a_batch_was_dropped_and_now_and_then() {
+        let recorder = Recorder::default();
+        let key = Bytes::from(Value::str("inc-1").to_bytes());
+        let told = || {
+            recorder.ran(&timed(1), &key);
+            let (draft, _) = lock(&recorder.state).batch(1);
+            draft.names
+        };
+        let answered = |value: Value| {
+            recorder.answered(&Answer {
+                id: OURS | 1,
+                result: Ok(value.to_bytes().into()),
+            });
+        };
+        let name: (u32, Box<str>) = (1, "inc".into());
+        assert_eq!(told(), [name.clone()]);
+        answered(Value::Int(5));
+        assert_eq!(told(), []);
+        answered(Value::Tuple(vec![Value::Int(5)]));
+        // A batch without records does not say them.
+        assert_eq!(lock(&recorder.state).batch(1).0.names, []);
+        assert_eq!(told(), [name.clone()]);
+        assert_eq!(told(), []);
+        let again = (0..2 * AGAIN).filter(|_| !told().is_empty());
+        assert_eq!(again.count(), 2);
     }
 
     #[test]
@@ -602,6 +623,12 @@ mod tests {
         };
         let mut running = vec![runs(1_000, now)];
         running.extend((0..100).map(|lane| runs(lane, u64::from(lane))));
+        let long = Value::str("x".repeat(LONGEST_KEY)).to_bytes();
+        running.push(Runs {
+            key: long.into(),
+            ..runs(100, 0)
+        });
+        running.push(runs(lane::CAST.into(), 200));
         let said = MOST_LINES + 3;
         for number in 0..said {
             recorder.line(30, &format!("{number}{}", "ä".repeat(LONGEST_LINE)));
@@ -616,12 +643,19 @@ mod tests {
             vec![place(Some(4), "f"), place(Some(0), &"ä".repeat(500))],
         );
         let mut sent = Vec::new();
-        recorder.send((1, 0), running, false, |call| sent.push(call.argument));
+        let disk = [Disk::default(); 2];
+        recorder.send((1, disk), running, false, |call| sent.push(call.argument));
         let batch = Batch::decode(&sent[0]).unwrap();
         // The longest of those that have run for a second.
         let told = batch.beside.running.unwrap();
         assert_eq!(told.len(), MOST_RUNNING);
         assert!(told.iter().zip(0..).all(|(task, lane)| task.lane == lane));
+        // And how many others, and since when on average: the lanes from 64 to 99, and the one with the long key.
+        let unnamed = batch.beside.unnamed;
+        assert_eq!(
+            (unnamed.count, unnamed.began),
+            (37, (64..100).sum::<u64>() / 37)
+        );
         let lines = &batch.beside.lines;
         assert_eq!(lines.len() as u64 + batch.beside.lost_lines, said as u64);
         let text: usize = lines.iter().map(|line| line.text.len()).sum();
@@ -634,7 +668,9 @@ mod tests {
         assert_eq!(batch.beside.frames[1].parent, Some(0));
         assert_eq!(batch.beside.frames[1].name.len(), LONGEST_NAME);
         // Once.
-        recorder.send((1, 0), Vec::new(), false, |call| sent.push(call.argument));
+        recorder.send((1, disk), Vec::new(), false, |call| {
+            sent.push(call.argument)
+        });
         let batch = Batch::decode(&sent[1]).unwrap();
         assert_eq!(batch.beside.running.unwrap(), []);
         assert_eq!(
@@ -690,25 +726,10 @@ mod tests {
     }
 
     #[test]
-    fn the_best_measurement_counts_and_one_machine_has_one_clock() {
-        let mut clock = Offset::default();
-        clock.measured(1_000, 1_040, 1_100);
-        assert_eq!(clock.offset, Some(0));
-        let mut clock = Offset::default();
-        clock.measured(1_000, 5_000, 1_200);
-        assert_eq!(clock.offset, Some(3_900));
-        // A worse one says nothing, a better one does.
-        clock.measured(2_000, 9_000, 4_000);
-        assert_eq!(clock.offset, Some(3_900));
-        clock.measured(3_000, 6_930, 3_020);
-        assert_eq!(clock.offset, Some(3_920));
-    }
-
-    #[test]
     fn an_answer_that_is_no_clock_ends_it() {
         let recorder = Recorder::default();
         let about = Value::Dict(vec![(Value::str(SIGHT), Value::Bool(true))]);
-        recorder.start(&about.to_bytes());
+        recorder.start(&about.to_bytes(), 0);
         assert!(recorder.is_on());
         let answer = Answer {
             id: OURS | 1,
@@ -717,7 +738,7 @@ mod tests {
         assert!(is_answer(&answer));
         recorder.answered(&answer);
         assert!(!recorder.is_on());
-        recorder.start(b"");
+        recorder.start(b"", 0);
         assert!(!recorder.is_on());
     }
 
@@ -725,7 +746,7 @@ mod tests {
     fn answers_come_under_the_lock_that_sending_takes() {
         let about = Value::Dict(vec![(Value::str(SIGHT), Value::Bool(true))]);
         let recorder = Recorder::default();
-        recorder.start(&about.to_bytes());
+        recorder.start(&about.to_bytes(), 0);
         let shared = Arc::new((recorder, Mutex::new(0_u64)));
         let (done, wait) = mpsc::channel();
         let (sender, theirs) = (Arc::clone(&shared), done.clone());
@@ -733,9 +754,11 @@ mod tests {
             let key = Bytes::from(Value::str("inc-1").to_bytes());
             for number in 0..20_000 {
                 sender.0.ran(&timed(number), &key);
-                sender.0.send((number, 0), Vec::new(), false, |call| {
-                    *lock(&sender.1) = call.id
-                });
+                sender
+                    .0
+                    .send((number, [Disk::default(); 2]), Vec::new(), false, |call| {
+                        *lock(&sender.1) = call.id
+                    });
             }
             let _ = theirs.send(());
         });

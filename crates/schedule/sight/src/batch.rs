@@ -12,7 +12,7 @@ use crate::reader::{Malformed, Reader, put, put_signed, put_slice};
 use crate::span::Kind;
 
 /// The version of the format.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// The least bytes of a record.
 const LEAST: usize = 10;
 /// The bit of a record's first byte of what failed.
@@ -67,6 +67,30 @@ pub struct Running<'a> {
     pub key: &'a [u8],
 }
 
+/// Tasks that run and are not named.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Unnamed {
+    /// How many.
+    pub count: u64,
+    /// Since when, on average, by the worker's clock.
+    pub began: u64,
+}
+
+impl Unnamed {
+    /// Of when they began.
+    pub fn of(began: impl Iterator<Item = u64>) -> Self {
+        let (mut count, mut sum) = (0, 0_u128);
+        for began in began {
+            count += 1;
+            sum += u128::from(began);
+        }
+        Self {
+            count,
+            began: (sum / u128::from(count.max(1))) as u64,
+        }
+    }
+}
+
 /// A place in programs where threads were: a node of a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame<'a> {
@@ -98,6 +122,8 @@ pub struct Beside<'a> {
     pub keys: Vec<(u64, &'a [u8])>,
     /// The tasks that have run for long; `None`: nothing is said about them.
     pub running: Option<Vec<Running<'a>>>,
+    /// Others of them, which keep threads busy: said with `running` alone.
+    pub unnamed: Unnamed,
     /// Where threads were since the time of `sampled`.
     pub frames: Vec<Frame<'a>>,
     /// By the worker's clock.
@@ -130,6 +156,8 @@ impl<'a> Beside<'a> {
                     put(task.began, bytes);
                     put_slice(task.key, bytes);
                 }
+                put(self.unnamed.count, bytes);
+                put(self.unnamed.began, bytes);
             }
         }
         put(self.frames.len() as u64, bytes);
@@ -164,6 +192,7 @@ impl<'a> Beside<'a> {
         let count = reader.count(2)?;
         let keys = (0..count).map(|_| Ok((reader.number()?, reader.slice()?)));
         let keys = keys.collect::<Result<_, Malformed>>()?;
+        let mut unnamed = Unnamed::default();
         let running = match reader.number()?.checked_sub(1) {
             None => None,
             Some(count) => {
@@ -176,7 +205,10 @@ impl<'a> Beside<'a> {
                         key: reader.slice()?,
                     })
                 });
-                Some(running.collect::<Result<_, Malformed>>()?)
+                let running = running.collect::<Result<_, Malformed>>()?;
+                unnamed.count = reader.number()?;
+                unnamed.began = reader.number()?;
+                Some(running)
             }
         };
         let count = reader.count(3)?;
@@ -205,6 +237,7 @@ impl<'a> Beside<'a> {
             names,
             keys,
             running,
+            unnamed,
             frames,
             sampled,
             lines: lines.collect::<Result<_, Malformed>>()?,
@@ -308,9 +341,12 @@ impl<'a> Batch<'a> {
             && beside.lines.is_empty()
             && beside.lost_lines == 0
             && reader.number()? == 0;
+        let unnamed = beside.unnamed;
         let running = beside.running.map(|running| {
             let numbers = running.iter();
             let numbers = numbers.flat_map(|task| [task.object, task.lane.into(), task.began]);
+            let unnamed = (unnamed.count > 0).then_some([unnamed.count, unnamed.began]);
+            let numbers = numbers.chain(unnamed.into_iter().flatten());
             numbers.fold(0, |sum: u64, number| {
                 (sum ^ number)
                     .wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -433,6 +469,7 @@ pub(crate) mod tests {
                 names: vec![(1, "inc"), (2, "")],
                 keys: vec![(9, &b"\x05\x01x"[..])],
                 running: (offset % 3 != 0).then(|| vec![running; offset as usize % 2]),
+                unnamed: if offset % 3 == 0 { Unnamed::default() } else { Unnamed { count: 2, began: 9 } },
                 frames: vec![frame(None, "inc"), frame(Some(0), "f (a.py:1)"), frame(Some(0), "")],
                 sampled: 7,
                 lines: vec![Line { time: 5, level: 30, text: "line" }],

@@ -10,6 +10,8 @@ use crate::reader::{Malformed, Reader, put, put_slice};
 
 /// Characters of an error's text that are kept.
 const LONGEST: usize = 2_000;
+/// Bytes of a traceback that are kept: the end of it.
+const LONGEST_TRACEBACK: usize = 4_096;
 
 /// The first bytes of what only files have.
 const CHANGES: u8 = 20;
@@ -46,11 +48,32 @@ pub struct Snapshot {
     pub workers: Vec<WorkerState>,
 }
 
+/// What a shuffle does, or how it ended.
+pub const SHUFFLE_STATES: [&str; 7] = [
+    "waiting",
+    "transfer",
+    "barrier",
+    "read",
+    "finished",
+    "failed",
+    "cancelled",
+];
+/// Quantiles and bars of a shuffle that are kept.
+const MOST_SIZES: usize = 64;
+
 /// A shuffle, as the scheduler knows it.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Shuffle {
+    /// Its number: one that runs again has another.
+    pub number: u64,
     /// Its name.
     pub name: String,
+    /// The place of what it does in [`SHUFFLE_STATES`].
+    pub state: u8,
+    /// How many inputs it has, and how many of them were pushed.
+    pub inputs: u64,
+    /// See `inputs`.
+    pub transferred: u64,
     /// Bytes that were pushed.
     pub bytes: u64,
     /// How many partitions it has.
@@ -61,6 +84,12 @@ pub struct Shuffle {
     pub servers: u64,
     /// Servers that were lost with some.
     pub losses: u64,
+    /// Shares of partitions in percent, and the bytes that so many do not exceed; none: not known.
+    pub quantiles: Vec<(u64, u64)>,
+    /// The bytes of the largest partition of each range of neighbours, and of how many partitions a range is.
+    pub bars: Vec<u64>,
+    /// See `bars`.
+    pub bar: u64,
 }
 
 /// How many tasks of a group are in each state.
@@ -115,6 +144,15 @@ impl States {
             failed,
             forgotten,
         }
+    }
+
+    /// Those of two groups together.
+    pub(crate) fn and(self, other: &Self) -> Self {
+        let mut row = self.row();
+        for (count, other) in row.iter_mut().zip(other.row()) {
+            *count = count.saturating_add(other);
+        }
+        Self::of(row)
     }
 
     /// All that there have been.
@@ -185,6 +223,8 @@ pub enum Event<'a> {
         worker: WorkerId,
         /// What.
         text: String,
+        /// From where; empty: not known.
+        traceback: String,
     },
     /// Tasks were submitted: how many of each group.
     Submitted(Vec<(String, u64)>),
@@ -246,6 +286,13 @@ pub fn about_error(text: &str) -> String {
         .nth(LONGEST)
         .map_or(text.len(), |(at, _)| at);
     text[..end].to_owned()
+}
+
+/// A traceback, cut to what is kept: where it was raised is at its end.
+pub fn about_traceback(text: &str) -> String {
+    let begin = text.len().saturating_sub(LONGEST_TRACEBACK);
+    let begin = (begin..=text.len()).find(|begin| text.is_char_boundary(*begin));
+    text[begin.unwrap_or(text.len())..].to_owned()
 }
 
 fn put_text(text: &str, into: &mut Vec<u8>) {
@@ -312,12 +359,14 @@ impl Event<'_> {
                 key,
                 worker,
                 text,
+                traceback,
             } => {
                 into.push(5);
                 put(*object, into);
                 put_text(key, into);
                 put(worker.0.into(), into);
                 put_text(text, into);
+                put_text(traceback, into);
             }
             Self::Submitted(counts) => {
                 into.push(6);
@@ -342,15 +391,29 @@ impl Event<'_> {
             Self::Shuffle(shuffle) => {
                 into.push(9);
                 put_text(&shuffle.name, into);
+                into.push(shuffle.state);
                 let numbers = [
+                    shuffle.number,
+                    shuffle.inputs,
+                    shuffle.transferred,
                     shuffle.bytes,
                     shuffle.partitions,
                     shuffle.largest,
                     shuffle.servers,
                     shuffle.losses,
+                    shuffle.bar,
                 ];
                 for number in numbers {
                     put(number, into);
+                }
+                put(shuffle.quantiles.len() as u64, into);
+                for (percent, bytes) in &shuffle.quantiles {
+                    put(*percent, into);
+                    put(*bytes, into);
+                }
+                put(shuffle.bars.len() as u64, into);
+                for bytes in &shuffle.bars {
+                    put(*bytes, into);
                 }
             }
             Self::Doomed { key, text } => {
@@ -462,6 +525,7 @@ impl<'a> Event<'a> {
                 key: reader.string()?,
                 worker: worker(reader)?,
                 text: reader.string()?,
+                traceback: reader.string()?,
             },
             6 => {
                 let count = reader.count(2)?;
@@ -476,14 +540,7 @@ impl<'a> Event<'a> {
                 Self::Inputs { group, inputs }
             }
             8 => Self::Dropped(reader.number()?),
-            9 => Self::Shuffle(Shuffle {
-                name: reader.string()?,
-                bytes: reader.number()?,
-                partitions: reader.number()?,
-                largest: reader.number()?,
-                servers: reader.number()?,
-                losses: reader.number()?,
-            }),
+            9 => Self::Shuffle(shuffle(reader)?),
             11 => Self::Doomed {
                 key: reader.string()?,
                 text: reader.string()?,
@@ -520,6 +577,49 @@ impl<'a> Event<'a> {
         reader.end()?;
         Ok(event)
     }
+}
+
+fn shuffle(reader: &mut Reader<'_>) -> Result<Shuffle, Malformed> {
+    let (name, state) = (reader.string()?, reader.byte()?);
+    let mut numbers = [0; 9];
+    for number in &mut numbers {
+        *number = reader.number()?;
+    }
+    let [
+        number,
+        inputs,
+        transferred,
+        bytes,
+        partitions,
+        largest,
+        servers,
+        losses,
+        bar,
+    ] = numbers;
+    let count = reader.count(2)?;
+    let quantiles = (0..count).map(|_| Ok((reader.number()?, reader.number()?)));
+    let quantiles: Vec<_> = quantiles.collect::<Result<_, Malformed>>()?;
+    let count = reader.count(1)?;
+    let bars = (0..count).map(|_| reader.number());
+    let bars: Vec<_> = bars.collect::<Result<_, Malformed>>()?;
+    if quantiles.len() > MOST_SIZES || bars.len() > MOST_SIZES {
+        return Err(reader.wrong());
+    }
+    Ok(Shuffle {
+        number,
+        name,
+        state,
+        inputs,
+        transferred,
+        bytes,
+        partitions,
+        largest,
+        servers,
+        losses,
+        quantiles,
+        bars,
+        bar,
+    })
 }
 
 fn snapshot(reader: &mut Reader<'_>) -> Result<Snapshot, Malformed> {
@@ -598,6 +698,7 @@ mod tests {
                 key: "<b>x</b>".into(),
                 worker,
                 text: "ZeroDivisionError".into(),
+                traceback: "in divide".into(),
             },
             Event::Submitted(vec![("inc".into(), 5)]),
             Event::Inputs {
@@ -618,12 +719,19 @@ mod tests {
                 States::of([1, 2, 3, 4, 5, 6, 1 << 40]),
             )]),
             Event::Shuffle(Shuffle {
+                number: 6,
                 name: "s".into(),
+                state: 4,
+                inputs: 7,
+                transferred: 8,
                 bytes: 1,
                 partitions: 2,
                 largest: 3,
                 servers: 4,
                 losses: 5,
+                quantiles: vec![(0, 1), (50, 1 << 20)],
+                bars: vec![1, 1 << 40],
+                bar: 9,
             }),
             Event::Changes(Snapshot::default()),
             Event::Packed {
@@ -651,5 +759,9 @@ mod tests {
         let text = "ä".repeat(LONGEST + 5);
         assert_eq!(about_error(&text).chars().count(), LONGEST);
         assert_eq!(about_error("short"), "short".to_string());
+        assert_eq!(about_traceback("short"), "short".to_string());
+        let text = alloc::format!("{}y", "ä".repeat(LONGEST_TRACEBACK));
+        let kept = about_traceback(&text);
+        assert!(kept.len() <= LONGEST_TRACEBACK && kept.ends_with("äy"));
     }
 }

@@ -121,6 +121,8 @@ impl Default for Share {
 pub(crate) struct Groups {
     groups: Vec<Group>,
     by_name: BTreeMap<String, u16>,
+    /// How the tasks are of groups that have no number of their own.
+    unnumbered: BTreeMap<String, States>,
     /// By group and row of the worker.
     shares: BTreeMap<(u16, u16), Share>,
 }
@@ -130,6 +132,7 @@ impl Groups {
         Self {
             groups: vec![Group::new(OTHERS)],
             by_name: BTreeMap::new(),
+            unnumbered: BTreeMap::new(),
             shares: BTreeMap::new(),
         }
     }
@@ -164,7 +167,7 @@ impl Groups {
         (0..).zip(&self.groups)
     }
 
-    pub(crate) fn shares(&self) -> impl Iterator<Item = (u16, u16, Share)> + '_ {
+    pub(crate) fn shares(&self) -> impl ExactSizeIterator<Item = (u16, u16, Share)> + '_ {
         self.shares
             .iter()
             .map(|(&(group, worker), &share)| (group, worker, share))
@@ -236,7 +239,21 @@ impl Groups {
     /// How the tasks of a group are.
     pub(crate) fn stand(&mut self, name: &str, states: States) {
         let number = self.intern(name);
-        self.groups[usize::from(number)].states = Some(states);
+        if number > 0 {
+            self.groups[usize::from(number)].states = Some(states);
+            return;
+        }
+        // Of several: together.
+        let name = keys::short(name);
+        let has_room = self.unnumbered.len() < MOST_GROUPS;
+        match self.unnumbered.get_mut(name) {
+            Some(known) => *known = states,
+            None if has_room => drop(self.unnumbered.insert(name.to_owned(), states)),
+            None => {}
+        }
+        let none = States::default();
+        let sum = self.unnumbered.values().fold(none, States::and);
+        self.groups[0].states = Some(sum);
     }
 
     pub(crate) fn reads(&mut self, name: &str, inputs: &[String]) {
@@ -259,6 +276,7 @@ impl Groups {
         );
         assert_eq!(self.by_name.len() + 1, self.groups.len());
         assert!(self.shares.len() <= MOST_PAIRS);
+        assert!(self.unnumbered.len() <= MOST_GROUPS);
         for (name, number) in &self.by_name {
             assert_eq!(&self.groups[usize::from(*number)].name, name);
         }
@@ -290,6 +308,23 @@ mod tests {
         assert_eq!(groups.get(0).unwrap().runs, 11);
         assert_eq!(groups.intern("group-0"), 1);
         assert_eq!(Groups::new().intern(OTHERS), 0);
+    }
+
+    #[test]
+    fn tasks_of_groups_without_a_number_are_added_up() {
+        let mut groups = Groups::new();
+        for number in 0..MOST_GROUPS {
+            groups.intern(&format!("group-{number}"));
+        }
+        let states = |memory| States {
+            memory,
+            ..States::default()
+        };
+        for (name, memory) in [("late", 5), (OTHERS, 7), ("later", 1), ("late", 3)] {
+            groups.stand(name, states(memory));
+        }
+        groups.check();
+        assert_eq!(groups.get(0).unwrap().states, Some(states(11)));
     }
 
     #[test]

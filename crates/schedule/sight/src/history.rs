@@ -11,7 +11,7 @@ use crate::event::Event;
 use crate::reader::{Malformed, Reader, put};
 
 /// How a file begins: a name, and the version of the format.
-pub const MAGIC: &[u8; 16] = b"treadle-sight\0\0\x02";
+pub const MAGIC: &[u8; 16] = b"treadle-sight\0\0\x03";
 /// Bytes before a block's content.
 const HEAD: usize = 12;
 /// Bytes of the longest content that is read.

@@ -9,11 +9,12 @@
 //! | `span`, `ring` | one thing that somebody did, and the latest of them |
 //! | `batch` | what a worker recorded, as bytes |
 //! | `event` | all that is taken in, as bytes |
-//! | `groups`, `workers`, `series`, `transfers`, `profile` | aggregates, each with a fixed bound |
+//! | `groups`, `workers`, `series`, `sums`, `transfers`, `profile` | aggregates, each with a fixed bound |
 //! | `casts` | the latest calls, and values, for many workers |
-//! | `logs` | the latest lines of logs |
+//! | `logs`, `errors` | the latest lines of logs, and what tasks failed with |
 //! | `picture` | spans reduced to what pixels show |
-//! | `overview`, `tables`, `verdicts` | the answers, and what they prove |
+//! | `overview`, `tables` | the answers |
+//! | `verdicts`, `spoken` | what they prove, now and before |
 //! | `history`, `sparse`, `reader` | the format of the file, what it needs, and reading bytes of anybody's |
 //! | `sight` | all of it together |
 //!
@@ -26,6 +27,7 @@ extern crate alloc;
 
 mod batch;
 mod casts;
+mod errors;
 mod event;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -41,18 +43,23 @@ mod series;
 mod sight;
 mod span;
 mod sparse;
+mod spoken;
+mod sums;
 mod tables;
 mod transfers;
 pub mod verdicts;
 mod workers;
 
-pub use batch::{Batch, Beside, Frame, Head, Line, Record, Running};
+pub use batch::{Batch, Beside, Frame, Head, Line, Record, Running, Unnamed};
 pub use casts::cast_object;
-pub use event::{End, Event, Shuffle, Snapshot, States, WorkerState, about_error};
+pub use event::{
+    End, Event, SHUFFLE_STATES, Shuffle, Snapshot, States, WorkerState, about_error,
+    about_traceback,
+};
 pub use groups::{MOST_GROUPS, OTHERS};
 pub use overview::{
-    CastRow, ErrorRow, EventRow, Flame, GroupRow, HistoryRow, Kept, LineRow, Lines, Matrix,
-    Overview, RunningRow, Series, SpanRow, StatesRow, Tasks, WorkerRow,
+    CastRow, ErrorRow, ErrorRows, EventRow, Flame, GroupRow, HistoryRow, Kept, LineRow, Lines,
+    Matrix, Overview, RunningRow, Series, SpanRow, StatesRow, Tasks, Totals, WorkerRow,
 };
 pub use picture::{By, Lane, Picture, Rectangle, Window};
 pub use reader::Malformed;

@@ -21,14 +21,37 @@ pub struct Tasks {
     pub failed: u64,
 }
 
+/// The workers that are there, all of them together. What none of them has said is not known.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, serde::Serialize)]
+pub struct Totals {
+    pub workers: u64,
+    /// Of them.
+    pub paused: u64,
+    /// Those that are not there any more.
+    pub gone: u64,
+    pub threads: u64,
+    /// Unless one of them has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_limit: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub managed: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spilled: Option<u64>,
+}
+
 /// What is kept of spans.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, serde::Serialize)]
 pub struct Kept {
     /// How many.
     pub kept: u64,
-    /// How many are not: for lack of room here or at workers, or of time. A batch of them that nobody had
-    /// time for counts as one.
+    /// How many made room for others: sums have them.
+    pub older: u64,
+    /// How many were lost for lack of room at workers, and batches of them, and other news, that nobody here had time
+    /// for. Sums lack them, too.
     pub lost: u64,
+    pub dropped: u64,
     /// What they take.
     pub bytes: u64,
     /// What they may take.
@@ -153,12 +176,26 @@ pub struct ErrorRow {
     pub key: String,
     pub group: String,
     pub worker: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker_id: Option<u32>,
     pub time: u64,
     pub text: String,
+    /// From where, the calls that were made first before the others. An overview has none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub traceback: String,
     /// How many were seen.
     pub count: u64,
     /// Whether they raised; otherwise the scheduler gave them up.
     pub raised: bool,
+}
+
+/// All errors that are kept.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
+pub struct ErrorRows {
+    /// The latest first.
+    pub errors: Vec<ErrorRow>,
+    /// Runs that raised and are none of them.
+    pub more_errors: u64,
 }
 
 /// A cast: a call, or values, for many workers.
@@ -268,10 +305,14 @@ pub struct Overview {
     pub more_groups: usize,
     pub workers: Vec<WorkerRow>,
     pub more_workers: usize,
+    pub totals: Totals,
     pub series: Series,
     /// The same of the whole run.
     pub whole: Series,
+    /// The latest first.
     pub shuffles: Vec<ShuffleRow>,
+    /// Older ones.
+    pub more_shuffles: u64,
     /// Those that go on, then the latest.
     pub casts: Vec<CastRow>,
     pub more_casts: u64,
@@ -283,6 +324,8 @@ pub struct Overview {
     pub more_errors: u64,
     pub events: Vec<EventRow>,
     pub verdicts: Vec<Verdict>,
+    /// What rules said before, and do not say now: each as it was worst, the latest first.
+    pub earlier: Vec<Verdict>,
     /// The file that is written, or was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub history: Option<HistoryRow>,
@@ -336,13 +379,27 @@ pub struct Cluster {
 /// A shuffle.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct ShuffleRow {
+    /// One that runs again has another.
+    pub number: u64,
     pub name: String,
+    /// What it does, or how it ended.
+    pub state: &'static str,
+    pub inputs: u64,
+    /// Of them.
+    pub transferred: u64,
     pub bytes: u64,
     pub partitions: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub largest: Option<u64>,
     pub servers: u64,
     pub losses: u64,
+    /// Shares of partitions in percent, and the bytes that so many do not exceed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub quantiles: Vec<(u64, u64)>,
+    /// The bytes of the largest partition of each range of so many neighbours.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub bars: Vec<u64>,
+    pub bar: u64,
 }
 
 /// What went from which worker to which: rows are those that had the values.
@@ -360,6 +417,9 @@ pub struct Matrix {
     pub failed: Vec<Vec<u64>>,
     /// Workers that are left out.
     pub more: usize,
+    /// Values, and their bytes, of pairs beyond those that are told apart: no worker's sums have them.
+    pub beyond: u64,
+    pub beyond_bytes: u64,
 }
 
 /// One span.

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use crate::groups::Groups;
 use crate::ring::Ring;
 use crate::span::{Kind, Span, lane};
+use crate::sums::{Sum, Sums};
 use crate::workers::{Running, Workers};
 
 /// Rectangles of a picture.
@@ -202,7 +203,7 @@ impl Pieces {
 
 /// Draws a window; what runs until `now`.
 pub(crate) fn draw(
-    ring: &Ring,
+    (ring, sums): (&Ring, &Sums),
     groups: &Groups,
     workers: &Workers,
     window: Window,
@@ -239,7 +240,17 @@ pub(crate) fn draw(
     });
     let mut picture = match window.by {
         By::Worker => by_worker(spans, running, workers, window, now),
-        By::Group => by_group(spans, running, groups, window, now),
+        By::Group => {
+            // Of spans that are not kept any more there are sums, of all workers together.
+            let oldest = ring.extent().filter(|_| ring.lost() > 0 && row.is_none());
+            let sums = oldest.into_iter().flat_map(|(from, _)| sums.before(from));
+            let sums = sums.filter(|sum| {
+                sum.from <= window.to
+                    && sum.to >= window.from
+                    && window.group.is_none_or(|group| sum.group == group)
+            });
+            by_group((spans, sums), running, groups, window, now)
+        }
     };
     for rectangle in &picture.rectangles {
         picture
@@ -374,9 +385,10 @@ fn by_worker<'a>(
     picture
 }
 
-/// Draws by group: how many of its spans there are at a time, for each pixel.
+/// Draws by group: how many of its spans there are at a time, for each pixel; before them, how many there were on
+/// average.
 fn by_group<'a>(
-    spans: impl Iterator<Item = &'a Span>,
+    (spans, sums): (impl Iterator<Item = &'a Span>, impl Iterator<Item = Sum>),
     running: impl Iterator<Item = (u16, &'a Running)>,
     groups: &Groups,
     window: Window,
@@ -388,17 +400,32 @@ fn by_group<'a>(
     let columns = (window.width as usize).min(most);
     // By group: how many begin in a column and how many ended before it.
     let mut changes: BTreeMap<u16, Vec<(i32, i32)>> = BTreeMap::new();
+    let column = |time: u64| {
+        let inside = time.clamp(window.from, window.to) - window.from;
+        let column = u128::from(inside) * columns as u128 / u128::from(length);
+        (column as usize).min(columns - 1)
+    };
+    for sum in sums {
+        let row = changes
+            .entry(sum.group)
+            .or_insert_with(|| vec![(0, 0); columns + 1]);
+        // Up to the next one, and not into it.
+        let first = column(sum.from);
+        let last = if sum.to >= window.to {
+            columns
+        } else {
+            column(sum.to)
+        };
+        let threads = sum.threads as i32;
+        row[first].0 += threads;
+        row[last.max(first + 1)].1 += threads;
+    }
     let tasks = spans.filter(|span| span.kind() == Kind::Task);
     let tasks = tasks.map(|span| (span.group, span.start(), span.end()));
     let running = running.filter(|(_, it)| it.lane < lane::OTHERS);
     let running = running.map(|(_, it)| (it.number, it.began, now));
     for (group, start, end) in tasks.chain(running) {
         picture.count += 1;
-        let column = |time: u64| {
-            let inside = time.clamp(window.from, window.to) - window.from;
-            let column = u128::from(inside) * columns as u128 / u128::from(length);
-            (column as usize).min(columns - 1)
-        };
         let row = changes
             .entry(group)
             .or_insert_with(|| vec![(0, 0); columns + 1]);

@@ -171,7 +171,7 @@ impl Times {
 }
 
 /// What of a time is in each of the steps of this length, by their numbers.
-fn parts(mut start: u64, end: u64, length: u64) -> impl Iterator<Item = (u64, u64)> {
+pub(crate) fn parts(mut start: u64, end: u64, length: u64) -> impl Iterator<Item = (u64, u64)> {
     core::iter::from_fn(move || {
         if start >= end {
             return None;

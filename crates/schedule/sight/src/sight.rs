@@ -2,34 +2,35 @@
 
 mod facts;
 mod latest;
+mod rows;
 mod spans;
 
 use alloc::collections::VecDeque;
-use alloc::string::{String, ToString};
-use alloc::vec;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use treadle_types::{ObjectId, Value};
 
 use self::latest::series;
+use self::rows::shuffle_row;
 use crate::batch::{Batch, Record};
 use crate::casts::Casts;
+use crate::errors::{self, Errors, Failure};
 use crate::event::{End, Event, Shuffle, Snapshot};
 use crate::groups::Groups;
 use crate::logs::Logs;
-use crate::overview::{
-    Cluster, ErrorRow, EventRow, GroupRow, HistoryRow, Kept, Matrix, Overview, ShuffleRow,
-    StatesRow, Tasks, WorkerRow,
-};
+use crate::overview::{Cluster, EventRow, GroupRow, HistoryRow, Kept, Overview, StatesRow, Tasks};
 use crate::profile::Profile;
 use crate::reader::Malformed;
 use crate::ring::Ring;
 use crate::series::{SECOND, Step, Times};
 use crate::span::{Kind, Parts, Span, lane};
-use crate::transfers::{Pair, Transfers};
+use crate::spoken::Spoken;
+use crate::sums::Sums;
+use crate::transfers::Transfers;
 use crate::workers::{Running, UNKNOWN, Worker, Workers};
 
-/// Errors that are kept.
+/// Errors of an overview.
 const MOST_ERRORS: usize = 50;
 /// Events that are kept.
 const MOST_EVENTS: usize = 200;
@@ -39,17 +40,17 @@ const MOST_SHUFFLES: usize = 100;
 const MOST_ROWS: usize = 500;
 /// Running tasks of a worker that are kept.
 const MOST_RUNNING: usize = 64;
-/// Workers of a matrix.
-const MOST_IN_MATRIX: usize = 64;
 /// Bytes of keys that are kept, with what each takes beside.
 const MOST_KEYS: usize = 4 << 20;
 const KEY: usize = 48;
+/// As many pairs of group and worker are looked at for slow workers each time that the cluster is; where there are
+/// more, each time of so many.
+const MOST_SHARES: usize = 1 << 10;
+const TURNS: u64 = 16;
 /// What stands in the place of a group for casts that go on.
 const CASTS: &str = "casts";
 /// The version of the answers.
 const VERSION: u32 = 1;
-/// Names of statuses.
-const STATUSES: [&str; 3] = ["running", "paused", "draining"];
 
 /// The latest keys of tasks that took long.
 #[derive(Debug, Default)]
@@ -94,14 +95,20 @@ pub struct Sight {
     pub(crate) groups: Groups,
     pub(crate) workers: Workers,
     times: Times,
+    pub(crate) sums: Sums,
     transfers: Transfers,
     pub(crate) casts: Casts,
     pub(crate) keys: Keys,
-    errors: VecDeque<ErrorRow>,
+    errors: Errors,
     events: VecDeque<EventRow>,
     profile: Profile,
     logs: Logs,
     shuffles: VecDeque<Shuffle>,
+    /// Those that made room for others.
+    more_shuffles: u64,
+    spoken: Spoken,
+    /// How often the cluster was looked at.
+    looks: u64,
     cluster: Cluster,
     began: Option<f64>,
     /// What the scheduler's clock showed at time 0.
@@ -128,14 +135,18 @@ impl Sight {
             groups: Groups::new(),
             workers: Workers::default(),
             times: Times::new(),
+            sums: Sums::new(),
             transfers: Transfers::default(),
             casts: Casts::default(),
             keys: Keys::default(),
-            errors: VecDeque::new(),
+            errors: Errors::default(),
             events: VecDeque::new(),
             profile: Profile::new(),
             logs: Logs::default(),
             shuffles: VecDeque::new(),
+            more_shuffles: 0,
+            spoken: Spoken::default(),
+            looks: 0,
             cluster: Cluster::default(),
             began: None,
             clock: 0,
@@ -230,6 +241,7 @@ impl Sight {
                     row.state = None;
                     row.cpu = None;
                     row.running = Vec::new();
+                    row.unnamed = (0, 0);
                 }
                 let kind = if *drained { "left" } else { "lost" };
                 self.note(kind, self.workers.name_of(worker.0), cause.clone());
@@ -240,15 +252,32 @@ impl Sight {
             // Whoever reads the file has to unpack it before.
             Event::Packed { .. } => return Err(Malformed(0)),
             Event::Failed {
-                object: _,
+                object,
                 key,
                 worker,
                 text,
+                traceback,
             } => {
-                let worker = self.workers.name_of(worker.0);
-                self.failed(key, worker, text, true);
+                let failure = Failure {
+                    key,
+                    object: *object,
+                    text,
+                    traceback,
+                    raised: true,
+                };
+                let worker = (self.workers.name_of(worker.0), Some(worker.0));
+                self.errors.add(failure, worker, self.now);
             }
-            Event::Doomed { key, text } => self.failed(key, String::new(), text, false),
+            Event::Doomed { key, text } => {
+                let failure = Failure {
+                    key,
+                    object: 0,
+                    text,
+                    traceback: "",
+                    raised: false,
+                };
+                self.errors.add(failure, (String::new(), None), self.now);
+            }
             Event::Line { level, text } => self.logs.add(self.now, *level, None, text),
             Event::Submitted(counts) => {
                 for (name, count) in counts {
@@ -263,44 +292,20 @@ impl Sight {
             }
             Event::Dropped(count) => self.dropped = self.dropped.saturating_add(*count),
             Event::Shuffle(shuffle) => {
-                let known = self
-                    .shuffles
-                    .iter_mut()
-                    .find(|one| one.name == shuffle.name);
-                match known {
+                let mut known = self.shuffles.iter_mut();
+                match known.find(|one| one.number == shuffle.number) {
                     Some(known) => known.clone_from(shuffle),
                     None => {
                         self.shuffles.push_back(shuffle.clone());
                         if self.shuffles.len() > MOST_SHUFFLES {
                             self.shuffles.pop_front();
+                            self.more_shuffles += 1;
                         }
                     }
                 }
             }
         }
         Ok(())
-    }
-
-    fn failed(&mut self, key: &str, worker: String, text: &str, raised: bool) {
-        let group = treadle_types::keys::prefix_of_text(key);
-        let group = treadle_types::keys::short(group).to_string();
-        let text = crate::about_error(text);
-        let is_same =
-            |one: &ErrorRow| one.raised == raised && one.group == group && one.text == text;
-        let known = self.errors.iter().position(is_same);
-        let known = known.and_then(|place| self.errors.remove(place));
-        self.errors.push_back(ErrorRow {
-            key: crate::about_error(key),
-            group,
-            worker,
-            time: self.now,
-            text,
-            count: known.map_or(0, |known| known.count) + 1,
-            raised,
-        });
-        if self.errors.len() > MOST_ERRORS {
-            self.errors.pop_front();
-        }
     }
 
     fn note(&mut self, kind: &'static str, worker: String, text: String) {
@@ -368,6 +373,10 @@ impl Sight {
         step.starved = u64::from(waiting + ready == 0 && assigned < threads);
         step.narrow = u64::from(waiting > assigned && ready == 0 && assigned * 2 <= threads);
         self.times.add(self.now, &step);
+        self.looks += 1;
+        let is_turn = self.looks.is_multiple_of(TURNS);
+        let verdicts = self.judged(is_turn || self.groups.shares().len() <= MOST_SHARES);
+        self.spoken.hear(verdicts, self.now);
     }
 
     fn batch(&mut self, id: u32, bytes: &[u8]) -> Result<(), Malformed> {
@@ -388,9 +397,15 @@ impl Sight {
             self.keys.add(*object, key);
         }
         if let Some(running) = &batch.beside.running {
+            let more = running.len().saturating_sub(MOST_RUNNING) as u64;
             let running = self.still_running(running, batch.records(), offset);
+            let unnamed = batch.beside.unnamed;
+            let began = self.aligned(unnamed.began, offset);
             if let Some(worker) = self.workers.get_mut(row) {
                 worker.running = running;
+                // No more than it has threads: it may say anything.
+                let count = unnamed.count.saturating_add(more);
+                worker.unnamed = (count.min(worker.threads.into()), began);
             }
         }
         if !batch.beside.frames.is_empty() {
@@ -497,6 +512,7 @@ impl Sight {
                 self.groups
                     .ran(group, row, times, object, bytes, record.failed);
                 self.times.busy(start, end);
+                self.sums.ran(group, start, end);
                 step.tasks = 1;
             }
             Kind::Fetch => {
@@ -560,6 +576,8 @@ impl Sight {
         let (workers, more_workers) = self.worker_rows(now, live);
         let (running, more_running) = self.running();
         let (casts, more_casts) = self.cast_rows(now);
+        let mut verdicts = self.judged(true);
+        let earlier = self.spoken.before(&mut verdicts, now);
         let rate: u64 = self
             .times
             .recent()
@@ -578,11 +596,9 @@ impl Sight {
             rate: rate as f64 / 10.0,
             spans: Kept {
                 kept: self.ring.kept(),
-                lost: self
-                    .ring
-                    .lost()
-                    .saturating_add(self.lost)
-                    .saturating_add(self.dropped),
+                older: self.ring.lost(),
+                lost: self.lost,
+                dropped: self.dropped,
                 bytes: self.ring.bytes() as u64,
                 limit: self.ring.limit() as u64,
                 from,
@@ -592,6 +608,7 @@ impl Sight {
             more_groups,
             workers,
             more_workers,
+            totals: self.totals(),
             series: {
                 let mut series = series(1, self.times.to(), self.times.recent());
                 self.add_running(&mut series, now);
@@ -602,108 +619,17 @@ impl Sight {
                 series(step, step * steps.len() as u64 * SECOND, steps.iter())
             },
             shuffles: self.shuffles.iter().rev().map(shuffle_row).collect(),
+            more_shuffles: self.more_shuffles,
             casts,
             more_casts,
             running,
             more_running,
-            errors: self.errors.iter().rev().cloned().collect(),
-            more_errors: {
-                let raised = self.groups.iter().map(|(_, group)| group.failed);
-                let seen = self.errors.iter().filter(|error| error.raised);
-                let seen = seen.map(|error| error.count).sum();
-                raised.sum::<u64>().saturating_sub(seen)
-            },
+            errors: errors::shown(&self.errors, MOST_ERRORS),
+            more_errors: self.more_errors(MOST_ERRORS),
             events: self.events.iter().rev().cloned().collect(),
-            verdicts: self.verdicts(),
+            verdicts,
+            earlier,
             history: self.history.clone(),
-        }
-    }
-
-    fn worker_rows(&self, now: u64, live: bool) -> (Vec<WorkerRow>, usize) {
-        let mut traffic = vec![(0_u64, 0_u64); self.workers.iter().count()];
-        for (from, to, pair) in self.transfers.iter() {
-            for (row, is_sent) in [(from, true), (to, false)] {
-                if let Some((sent, received)) = traffic.get_mut(usize::from(row)) {
-                    let sum = if is_sent { sent } else { received };
-                    *sum = sum.saturating_add(pair.bytes);
-                }
-            }
-        }
-        let mut rows: Vec<(u16, &Worker)> = self.workers.iter().collect();
-        // Those that are there, then the latest of the others.
-        rows.sort_by_key(|(row, worker)| match worker.gone {
-            None => (0, *row),
-            Some(_) => (1, u16::MAX - *row),
-        });
-        let more = rows.len().saturating_sub(MOST_ROWS);
-        rows.truncate(MOST_ROWS);
-        let rows = rows.into_iter().map(|(row, worker)| {
-            let (sent, received) = traffic[usize::from(row)];
-            let state = worker.state;
-            let has = |number: u64| (number > 0).then_some(number);
-            WorkerRow {
-                id: worker.id,
-                name: self.workers.name(row),
-                address: worker.address.clone(),
-                host: worker.host.clone(),
-                pid: has(worker.pid),
-                status: status(worker),
-                why: worker.gone.clone().unwrap_or_default(),
-                threads: worker.threads,
-                memory_limit: has(worker.memory),
-                managed: state.map(|state| state.managed),
-                process: state.map(|state| state.process),
-                spilled: state.map(|state| state.spilled),
-                cpu: worker.cpu,
-                tasks: state.map(|state| state.tasks),
-                values: state.map(|state| state.values),
-                heard: state
-                    .filter(|_| live)
-                    .map(|state| state.silent as f64 / 1e3),
-                busy: worker.busy(now).filter(|_| worker.gone.is_none()),
-                sent,
-                received,
-                lost: worker.lost,
-            }
-        });
-        (rows.collect(), more)
-    }
-
-    /// What went from which worker to which.
-    pub fn matrix(&self) -> Matrix {
-        let mut sums = vec![0_u64; self.workers.iter().count()];
-        for (from, to, pair) in self.transfers.iter() {
-            for row in [from, to] {
-                if let Some(sum) = sums.get_mut(usize::from(row)) {
-                    *sum = sum.saturating_add(pair.bytes).saturating_add(pair.count);
-                }
-            }
-        }
-        let mut rows: Vec<u16> = (0..sums.len() as u16)
-            .filter(|row| sums[usize::from(*row)] > 0)
-            .collect();
-        rows.sort_by_key(|row| (u64::MAX - sums[usize::from(*row)], *row));
-        let more = rows.len().saturating_sub(MOST_IN_MATRIX);
-        rows.truncate(MOST_IN_MATRIX);
-        fn table<T>(rows: &[u16], transfers: &Transfers, of: impl Fn(&Pair) -> T) -> Vec<Vec<T>> {
-            let none = Pair::default();
-            let cell = |from: u16, to: u16| of(transfers.get(from, to).unwrap_or(&none));
-            rows.iter()
-                .map(|&from| rows.iter().map(|&to| cell(from, to)).collect())
-                .collect()
-        }
-        Matrix {
-            workers: rows
-                .iter()
-                .map(|&row| self.workers.get(row).map_or(0, |worker| worker.id))
-                .collect(),
-            names: rows.iter().map(|&row| self.workers.name(row)).collect(),
-            bytes: table(&rows, &self.transfers, |pair| pair.bytes),
-            seconds: table(&rows, &self.transfers, |pair| seconds(pair.time)),
-            waiting_seconds: table(&rows, &self.transfers, |pair| seconds(pair.waiting)),
-            count: table(&rows, &self.transfers, |pair| pair.count),
-            failed: table(&rows, &self.transfers, |pair| pair.failed),
-            more,
         }
     }
 
@@ -713,13 +639,15 @@ impl Sight {
         self.groups.check();
         self.workers.check();
         self.times.check();
+        self.sums.check();
         self.transfers.check();
         self.casts.check();
         self.profile.check();
         self.logs.check();
         let running = |(_, worker): (u16, &Worker)| worker.running.len() <= MOST_RUNNING;
         assert!(self.workers.iter().all(running));
-        assert!(self.errors.len() <= MOST_ERRORS);
+        self.errors.check();
+        self.spoken.check();
         assert!(self.events.len() <= MOST_EVENTS);
         assert!(self.shuffles.len() <= MOST_SHUFFLES);
         let bytes = self.keys.keys.iter().map(|(_, key)| KEY + key.len());
@@ -728,28 +656,6 @@ impl Sight {
     }
 }
 
-fn status(worker: &Worker) -> &'static str {
-    match (&worker.gone, worker.state) {
-        (Some(_), _) => "gone",
-        (None, Some(state)) => STATUSES
-            .get(usize::from(state.status))
-            .copied()
-            .unwrap_or("running"),
-        (None, None) => "running",
-    }
-}
-
 fn seconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e9
-}
-
-fn shuffle_row(shuffle: &Shuffle) -> ShuffleRow {
-    ShuffleRow {
-        name: shuffle.name.clone(),
-        bytes: shuffle.bytes,
-        partitions: shuffle.partitions,
-        largest: (shuffle.largest > 0).then_some(shuffle.largest),
-        servers: shuffle.servers,
-        losses: shuffle.losses,
-    }
 }

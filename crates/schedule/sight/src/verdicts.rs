@@ -25,6 +25,9 @@ pub struct Where {
     pub group: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<u32>,
+    /// The name of a shuffle.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shuffle: Option<String>,
     /// The value of the task.
     #[serde(skip)]
     pub longest: Option<u64>,
@@ -42,6 +45,35 @@ pub struct Verdict {
     pub view: &'static str,
     #[serde(rename = "where")]
     pub place: Where,
+    /// When the rule spoke of this first, and last, in nanoseconds: whoever remembers fills it in.
+    pub first: u64,
+    pub last: u64,
+    /// The larger, the worse.
+    #[serde(skip)]
+    pub weight: u64,
+}
+
+/// Rules that speak of one group, worker or shuffle among others. The others speak of the whole cluster.
+const OF_ONE: [&str; 5] = [
+    "skew",
+    "skewed-shuffle",
+    "slow-worker",
+    "lock-held",
+    "short-tasks",
+];
+
+impl Verdict {
+    /// Whether another one is of the same rule, about the same.
+    pub(crate) fn is_as(&self, other: &Self) -> bool {
+        let same = |one: &Where, other: &Where| {
+            (one.group, one.worker, &one.shuffle) == (other.group, other.worker, &other.shuffle)
+        };
+        self.rule == other.rule && (!OF_ONE.contains(&self.rule) || same(&self.place, &other.place))
+    }
+
+    fn weighs(self, weight: u64) -> Self {
+        Self { weight, ..self }
+    }
 }
 
 /// A group, as rules see it. Times are seconds.
@@ -156,6 +188,9 @@ fn verdict(rule: &'static str, severity: Severity, view: &'static str, text: Str
         text,
         view,
         place: Where::default(),
+        first: 0,
+        last: 0,
+        weight: 0,
     }
 }
 
@@ -220,7 +255,7 @@ fn lost_workers(facts: &Facts, into: &mut Vec<Verdict>) {
         };
         into.push(of_worker(
             last,
-            verdict("lost-workers", Severity::Bad, "workers", text),
+            verdict("lost-workers", Severity::Bad, "workers", text).weighs(lost.len() as u64),
         ));
     }
 }
@@ -247,7 +282,7 @@ fn paused(facts: &Facts, into: &mut Vec<Verdict>) {
         );
         into.push(of_worker(
             first,
-            verdict("paused", Severity::Bad, "workers", text),
+            verdict("paused", Severity::Bad, "workers", text).weighs(paused.len() as u64),
         ));
     }
 }
@@ -264,7 +299,7 @@ fn errors(facts: &Facts, into: &mut Vec<Verdict>) {
             worst.name,
             some(worst.runs, "run"),
         );
-        let found = verdict("errors", Severity::Bad, "groups", text);
+        let found = verdict("errors", Severity::Bad, "groups", text).weighs(failed);
         into.push(Verdict {
             place: Where {
                 group: Some(worst.id),
@@ -280,10 +315,10 @@ fn spilling(facts: &Facts, into: &mut Vec<Verdict>) {
     const LEAST: u64 = 10_000_000;
     if facts.spilled >= LEAST {
         let text = format!(
-            "{} went to disk or came back in the last minute: values need more memory than workers have",
+            "{} went to disk or came back within a minute: values need more memory than workers have",
             size(facts.spilled)
         );
-        into.push(verdict("spilling", Severity::Warn, "workers", text));
+        into.push(verdict("spilling", Severity::Warn, "workers", text).weighs(facts.spilled));
     }
 }
 
@@ -308,7 +343,7 @@ fn skew(facts: &Facts, into: &mut Vec<Verdict>) {
         );
         into.push(of_group(
             worst,
-            verdict("skew", Severity::Warn, "stream", text),
+            verdict("skew", Severity::Warn, "stream", text).weighs((worst.max * 1e3) as u64),
         ));
     }
 }
@@ -324,7 +359,14 @@ fn skewed_shuffle(facts: &Facts, into: &mut Vec<Verdict>) {
                 size(shuffle.largest),
                 size(mean)
             );
-            into.push(verdict("skewed-shuffle", Severity::Warn, "shuffles", text));
+            let found = verdict("skewed-shuffle", Severity::Warn, "shuffles", text);
+            into.push(Verdict {
+                place: Where {
+                    shuffle: Some(shuffle.name.clone()),
+                    ..Where::default()
+                },
+                ..found.weighs(shuffle.largest)
+            });
         }
     }
 }
@@ -332,8 +374,12 @@ fn skewed_shuffle(facts: &Facts, into: &mut Vec<Verdict>) {
 /// One worker takes longer for the same tasks.
 fn slow_worker(facts: &Facts, into: &mut Vec<Verdict>) {
     let ratio = |worker: &WorkerFacts| worker.seconds / worker.expected.max(1e-9);
-    let is_slow =
-        |worker: &&WorkerFacts| worker.runs >= 10 && worker.seconds >= 2.0 && ratio(worker) >= 1.8;
+    let is_slow = |worker: &&WorkerFacts| {
+        worker.status != "gone"
+            && worker.runs >= 10
+            && worker.seconds >= 2.0
+            && ratio(worker) >= 1.8
+    };
     let slow = facts.workers.iter().filter(is_slow);
     if let Some(slow) = slow.max_by(|one, other| ratio(one).total_cmp(&ratio(other))) {
         let text = format!(
@@ -344,7 +390,8 @@ fn slow_worker(facts: &Facts, into: &mut Vec<Verdict>) {
         );
         into.push(of_worker(
             slow,
-            verdict("slow-worker", Severity::Warn, "workers", text),
+            verdict("slow-worker", Severity::Warn, "workers", text)
+                .weighs((ratio(slow) * 1e3) as u64),
         ));
     }
 }
@@ -353,12 +400,13 @@ fn slow_worker(facts: &Facts, into: &mut Vec<Verdict>) {
 fn transfers(facts: &Facts, into: &mut Vec<Verdict>) {
     if facts.fetch_seconds >= 5.0 && facts.fetch_seconds >= facts.busy_seconds {
         let text = format!(
-            "in the last minute values took {} to come from other workers ({}), tasks ran for {}",
+            "within a minute values took {} to come from other workers ({}), tasks ran for {}",
             time(facts.fetch_seconds),
             size(facts.fetched),
             time(facts.busy_seconds)
         );
-        into.push(verdict("transfers", Severity::Warn, "transfers", text));
+        let found = verdict("transfers", Severity::Warn, "transfers", text);
+        into.push(found.weighs((facts.fetch_seconds * 1e3) as u64));
     }
 }
 
@@ -369,7 +417,8 @@ fn critical_path(facts: &Facts, into: &mut Vec<Verdict>) {
             "{} tasks wait for {} that run; there are {} threads",
             facts.waiting, facts.assigned, facts.threads
         );
-        into.push(verdict("critical-path", Severity::Warn, "stream", text));
+        let found = verdict("critical-path", Severity::Warn, "stream", text);
+        into.push(found.weighs(facts.waiting));
     }
 }
 
@@ -379,10 +428,11 @@ fn client(facts: &Facts, into: &mut Vec<Verdict>) {
         facts.busy_seconds < 0.5 * 60.0_f64.min(facts.looks as f64) * f64::from(facts.threads);
     if facts.looks >= 20 && facts.starved * 10 >= facts.looks * 7 && facts.tasks >= 20 && has_room {
         let text = format!(
-            "workers wait for the client: {} tasks came in the last minute, and at {} of {} looks none was waiting",
+            "workers wait for the client: {} tasks came within a minute, and at {} of {} looks none was waiting",
             facts.tasks, facts.starved, facts.looks
         );
-        into.push(verdict("client", Severity::Note, "stream", text));
+        let found = verdict("client", Severity::Note, "stream", text);
+        into.push(found.weighs(facts.starved));
     }
 }
 
@@ -397,7 +447,7 @@ fn short_tasks(facts: &Facts, into: &mut Vec<Verdict>) {
             group.name,
             time(group.mean)
         );
-        let found = verdict("short-tasks", Severity::Note, "groups", text);
+        let found = verdict("short-tasks", Severity::Note, "groups", text).weighs(group.runs);
         into.push(Verdict {
             place: Where {
                 group: Some(group.id),
@@ -422,12 +472,12 @@ fn lock_held(facts: &Facts, into: &mut Vec<Verdict>) {
         .max_by(|one, other| one.busy.total_cmp(&other.busy))
     {
         let text = format!(
-            "{:.1} threads of worker {} ran tasks in the last ten seconds, and used {:.1} processors: they seem to hold the interpreter's lock; more processes with fewer threads run side by side",
+            "{:.1} threads of worker {} ran tasks within ten seconds, and used {:.1} processors: they seem to hold the interpreter's lock; more processes with fewer threads run side by side",
             worst.busy, worst.name, worst.processors
         );
         into.push(of_worker(
             worst,
-            verdict("lock-held", Severity::Warn, "workers", text),
+            verdict("lock-held", Severity::Warn, "workers", text).weighs((worst.busy * 1e3) as u64),
         ));
     }
 }
@@ -449,7 +499,8 @@ fn lost_spans(facts: &Facts, into: &mut Vec<Verdict>) {
         ),
     };
     let text = format!("{lost}. Pictures lack them, sums too");
-    into.push(verdict("lost-spans", Severity::Note, "stream", text));
+    let found = verdict("lost-spans", Severity::Note, "stream", text);
+    into.push(found.weighs(facts.lost_spans.saturating_add(facts.dropped)));
 }
 
 /// What was written is not all there.
@@ -598,6 +649,12 @@ mod tests {
         });
         assert_eq!(short, ["short-tasks"]);
         assert_eq!(rules(|facts| facts.lost_spans = 1), ["lost-spans"]);
+        // One that is gone is slow for nobody.
+        let gone = rules(|facts| {
+            facts.workers[0].expected = 9.0;
+            facts.workers[0].status = "gone";
+        });
+        assert_eq!(gone, [""; 0]);
         assert_eq!(rules(|facts| facts.dropped = 1), ["lost-spans"]);
         for unread in [(5, 0), (0, 5), (5, 5)] {
             assert_eq!(rules(|facts| facts.unread = unread), ["damaged-history"]);

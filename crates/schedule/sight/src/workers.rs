@@ -50,6 +50,8 @@ pub(crate) struct Worker {
     names: Vec<u16>,
     /// Tasks that run there, as far as it said.
     pub(crate) running: Vec<Running>,
+    /// How many others run there, and since when on average.
+    pub(crate) unnamed: (u64, u64),
 }
 
 /// A task that runs, or a cast.
@@ -85,6 +87,7 @@ impl Worker {
             end: 0,
             names: Vec::new(),
             running: Vec::new(),
+            unnamed: (0, 0),
         }
     }
 
@@ -148,9 +151,11 @@ impl Worker {
         // With what still runs.
         let (from, end) = recent(now)?;
         let running = self.running.iter().filter(|task| task.lane < lane::OTHERS);
-        let running =
-            running.map(|task| (end * SECOND).saturating_sub(task.began.max(from * SECOND)));
-        let running = running.sum::<u64>() as f64 / ((end - from) * SECOND) as f64;
+        let since = |began: u64| (end * SECOND).saturating_sub(began.max(from * SECOND));
+        let (count, began) = self.unnamed;
+        let unnamed = count as f64 * since(began) as f64;
+        let running = running.map(|task| since(task.began)).sum::<u64>() as f64 + unnamed;
+        let running = running / ((end - from) * SECOND) as f64;
         let busy = (self.recent(&self.busy, now)? + running) / f64::from(self.threads);
         Some(busy.min(1.0))
     }
@@ -301,6 +306,10 @@ mod tests {
         assert_eq!(worker.busy(now), Some(0.75));
         // A cast is at none of its executor threads.
         worker.running[0].lane = lane::CAST;
+        assert_eq!(worker.busy(now), Some(0.5));
+        // Of what is not named it is known how many there are.
+        worker.threads = 200;
+        worker.unnamed = (99, now - 60 * SECOND);
         assert_eq!(worker.busy(now), Some(0.5));
     }
 

@@ -1,6 +1,9 @@
 //! What a cluster did, and which verdict follows: whole runs, made up.
 
-use treadle_sight::{Batch, Beside, Event, Head, Kind, Record, Sight, Snapshot, WorkerState};
+use treadle_sight::history::{Blocks, MAGIC, put_block};
+use treadle_sight::{
+    Batch, Beside, Event, Head, Kind, Record, Sight, Snapshot, Sparse, WorkerState,
+};
 use treadle_types::WorkerId;
 
 const MS: u64 = 1_000_000;
@@ -173,4 +176,115 @@ fn one_task_that_takes_far_longer_is_skew() {
     let times = (0..40).map(|n| if n == 7 { 4 * SECOND } else { 50 * MS });
     ran(&mut sight, 2, times, 0);
     assert_eq!(rules(&sight), ["skew"]);
+}
+
+/// A worker has written so much to its disk.
+fn spilled(bytes: u64, now: u64) -> Vec<u8> {
+    let record = Record {
+        began: now,
+        read: now,
+        computed: now,
+        ended: now,
+        object: 0,
+        bytes,
+        group: 1,
+        lane: 0,
+        kind: Kind::Spill,
+        failed: false,
+    };
+    Batch::encode(Head::default(), &named("disk"), [record].into_iter())
+}
+
+/// An hour that begins with spills, as blocks of a file, and as it is told.
+fn an_hour(sight: &mut Sight, mut write: impl FnMut(&Event<'_>, u64)) {
+    for second in 1..=3_600_u64 {
+        let now = second * SECOND;
+        if (100..130).contains(&second) {
+            let bytes = spilled((second - 99) * 1_000_000, now);
+            let event = Event::Batch {
+                worker: WorkerId(1),
+                bytes: &bytes,
+            };
+            write(&event, now);
+            sight.handle(&event, now).unwrap();
+        }
+        let snapshot = Snapshot {
+            workers: vec![WorkerState {
+                worker: 1,
+                ..WorkerState::default()
+            }],
+            ..Snapshot::default()
+        };
+        let event = Event::Snapshot(snapshot);
+        write(&event, now);
+        sight.handle(&event, now).unwrap();
+    }
+}
+
+#[test]
+fn what_is_over_is_remembered_and_a_history_says_the_same() {
+    let mut sight = cluster(1, 1);
+    let (mut sparse, mut file) = (Sparse::default(), MAGIC.to_vec());
+    let joined = Event::Joined {
+        worker: WorkerId(1),
+        name: "w1".into(),
+        address: "a".into(),
+        host: "h".into(),
+        pid: 1,
+        threads: 1,
+        memory: 1 << 30,
+    };
+    put_block(0, &joined, &mut file);
+    an_hour(&mut sight, |event, now| {
+        if let Some(event) = sparse.need(event, now) {
+            put_block(now, &event, &mut file);
+        }
+    });
+    sight.check();
+    let live = sight.overview(0, false);
+    assert_eq!(rules(&sight), [""; 0]);
+    let [spilling] = &live.earlier[..] else {
+        panic!("{:?}", live.earlier);
+    };
+    assert_eq!(spilling.rule, "spilling");
+    // From the fourth second on there were ten megabytes, and for a minute after the last.
+    assert_eq!(spilling.first, 103 * SECOND);
+    assert!(
+        (129..=129 + 60).contains(&(spilling.last / SECOND)),
+        "{}",
+        spilling.last
+    );
+    // All of it: 1 + 2 + … + 30 MB.
+    assert!(spilling.text.starts_with("465 MB"), "{}", spilling.text);
+    let mut read = Sight::new(1 << 20);
+    for block in Blocks::new(&file) {
+        let (now, event) = block.unwrap();
+        read.handle(&event, now).unwrap();
+    }
+    assert_eq!(read.overview(0, false).earlier, live.earlier);
+}
+
+#[test]
+fn a_slow_worker_that_is_gone_was_slow_before() {
+    let mut sight = cluster(3, 1);
+    ran(&mut sight, 1, (0..100).map(|n| (20 + n % 30) * MS), 0);
+    ran(&mut sight, 2, (0..100).map(|n| (20 + n % 30) * MS), 0);
+    ran(&mut sight, 3, (0..40).map(|n| (60 + 3 * (n % 30)) * MS), 0);
+    let event = Event::Snapshot(Snapshot::default());
+    sight.handle(&event, 61 * SECOND).unwrap();
+    let verdict = &sight.overview(0, false).verdicts[0];
+    assert_eq!((verdict.rule, verdict.first), ("slow-worker", 61 * SECOND));
+    let left = Event::Lost {
+        worker: WorkerId(3),
+        cause: "it left".into(),
+        drained: true,
+    };
+    sight.handle(&left, 70 * SECOND).unwrap();
+    assert_eq!(rules(&sight), [""; 0]);
+    let earlier = sight.overview(0, false).earlier;
+    assert_eq!(earlier.len(), 1);
+    assert_eq!(
+        (earlier[0].rule, earlier[0].place.worker),
+        ("slow-worker", Some(3))
+    );
 }

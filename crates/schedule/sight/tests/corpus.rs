@@ -6,7 +6,7 @@ mod corpus;
 
 use treadle_sight::history::{MAGIC, put_block};
 use treadle_sight::{
-    Batch, Beside, End, Event, Frame, Head, Kind, Line, Record, Running, Snapshot, States,
+    Batch, Beside, End, Event, Frame, Head, Kind, Line, Record, Running, Snapshot, States, Unnamed,
     WorkerState, fuzzing,
 };
 use treadle_types::WorkerId;
@@ -55,6 +55,10 @@ fn the_corpus_has_what_is_valid() {
             began: 1_500,
             key: b"\x05\x05inc-2",
         }]),
+        unnamed: Unnamed {
+            count: 2,
+            began: 1_600,
+        },
         frames: vec![
             Frame {
                 parent: None,
@@ -113,6 +117,7 @@ fn the_corpus_has_what_is_valid() {
             key: "inc-1".into(),
             worker,
             text: "ZeroDivisionError".into(),
+            traceback: "in divide".into(),
         },
         Event::Submitted(vec![("inc".into(), 5)]),
         Event::Inputs {

@@ -403,3 +403,59 @@ fn what_has_ended_is_drawn_once() {
     say(&mut sight, &[], &[], 5 * SECOND);
     assert_eq!(kinds(&sight), [Kind::Task as u16]);
 }
+
+#[test]
+fn before_single_spans_there_are_sums_by_group() {
+    const MS: u64 = SECOND / 1_000;
+    // Two threads run tasks of a millisecond for a hundred seconds: there is room for a fraction.
+    let mut sight = Sight::new(1 << 20);
+    for second in 0..100 {
+        let records = (0..2_000).map(|number: u64| {
+            let began = second * SECOND + number / 2 * MS;
+            Record {
+                began,
+                read: began,
+                computed: began + MS,
+                ended: began + MS,
+                object: number << 32,
+                bytes: 1,
+                group: 1,
+                lane: (number % 2) as u16,
+                kind: Kind::Task,
+                failed: false,
+            }
+        });
+        let records: Vec<Record> = records.collect();
+        say(&mut sight, &records, &[], (second + 1) * SECOND);
+    }
+    let kept = sight.overview(0, false).spans;
+    assert!(kept.older > 150_000 && kept.from > 80 * SECOND, "{kept:?}");
+    assert_eq!((kept.lost, kept.dropped), (0, 0));
+    let window = Window {
+        to: 100 * SECOND,
+        by: By::Group,
+        ..FIRST_SECONDS
+    };
+    let picture = sight.picture(window, 0);
+    assert!(!picture.exact);
+    assert_eq!(picture.count, kept.kept);
+    assert_eq!(picture.lanes.len(), 1);
+    // All of the run, two at a time.
+    let length: f32 = picture.rectangles.iter().map(|one| one.length).sum();
+    assert!((0.99..=1.01).contains(&length), "{length}");
+    let early = picture.rectangles.iter().filter(|one| one.start < 0.7);
+    assert!(early.clone().count() > 0);
+    assert!(early.into_iter().all(|one| (2..4).contains(&one.count)));
+    // By worker there is nothing but single ones, and of one worker there are no sums.
+    let by_worker = Window {
+        by: By::Worker,
+        ..window
+    };
+    let first = sight.picture(by_worker, 0).rectangles[0].start;
+    assert!(first > 0.8, "{first}");
+    let of_one = Window {
+        worker: Some(7),
+        ..window
+    };
+    assert!(sight.picture(of_one, 0).rectangles[0].start > 0.8);
+}

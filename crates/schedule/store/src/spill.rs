@@ -44,8 +44,9 @@ pub(crate) fn run(inner: &Inner) {
                 let contents = &state.contents[&key];
                 let (live, frames) = (contents.live.clone(), contents.frames.clone());
                 inner.unlock(state);
+                let began = Instant::now();
                 let outcome = write(inner, key, live.as_ref(), frames);
-                let left = finish(inner, key, outcome);
+                let left = finish(inner, key, outcome, began.elapsed());
                 // The last references, perhaps.
                 drop(live);
                 drop(left);
@@ -106,12 +107,18 @@ pub(crate) fn serialise(live: &dyn Live) -> Result<Frames, Box<dyn Error + Send 
 }
 
 /// Books the outcome: what is to be dropped.
-fn finish(inner: &Inner, key: Key, outcome: Result<File, Failure>) -> Option<Contents> {
+fn finish(
+    inner: &Inner,
+    key: Key,
+    outcome: Result<File, Failure>,
+    took: Duration,
+) -> Option<Contents> {
     let mut state = inner.lock();
     let left = match outcome {
         Ok(file) => {
             state.fault = None;
             state.counters.written.add(file.len());
+            state.counters.write_time += took;
             let written = state.ledger.written(key, file.len());
             let contents = state.contents.get_mut(&key);
             let contents = contents.expect("what is being written is not dropped");

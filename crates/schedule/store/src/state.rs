@@ -65,6 +65,8 @@ pub(crate) struct Counters {
     pub(crate) written: Tally,
     pub(crate) dropped: Tally,
     pub(crate) read: Tally,
+    pub(crate) write_time: Duration,
+    pub(crate) read_time: Duration,
     pub(crate) write_failures: u64,
     pub(crate) read_failures: u64,
     pub(crate) serialise_error: Option<String>,

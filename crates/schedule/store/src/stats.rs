@@ -1,5 +1,7 @@
 //! What the store says about itself.
 
+use std::time::Duration;
+
 /// A number of things, and their bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Tally {
@@ -54,6 +56,10 @@ pub struct Stats {
     pub dropped: Tally,
     /// Since the start: files that were read back.
     pub read: Tally,
+    /// How long writing took, one file after the other, with making bytes of its value.
+    pub write_time: Duration,
+    /// How long reading took, each file by itself.
+    pub read_time: Duration,
     /// Since the start: files that could not be written.
     pub write_failures: u64,
     /// Since the start: files that could not be read, or were corrupt.

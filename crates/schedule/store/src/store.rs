@@ -169,6 +169,7 @@ impl Store {
                     let file = state.contents[&key].file.clone();
                     // The memory is counted from here on.
                     inner.unlock(state);
+                    let began = Instant::now();
                     let outcome = file.map(|file| read_patiently(id, &file));
                     let outcome = outcome.expect("what is read has a file");
                     state = inner.lock();
@@ -177,6 +178,7 @@ impl Store {
                     match outcome {
                         Ok(frames) => {
                             state.counters.read.add(bytes);
+                            state.counters.read_time += began.elapsed();
                             match state.contents.get_mut(&key) {
                                 Some(contents) if contents.frames.is_none() => {
                                     contents.frames = Some(frames);
@@ -309,6 +311,8 @@ impl Store {
             written: counters.written,
             dropped: counters.dropped,
             read: counters.read,
+            write_time: counters.write_time,
+            read_time: counters.read_time,
             write_failures: counters.write_failures,
             read_failures: counters.read_failures,
             remove_failures: self.inner.volume.stats().remove_failures,

@@ -68,7 +68,7 @@ impl Worker {
     #[new]
     #[pyo3(signature = (scheduler, options, *, name, directory, service, listen=None, secret=None,
                         certificates=None, insecure=false, contact=None, cluster=None,
-                        timeout=30.0, info=None, terminate=0.0, scheduler_timeout=None))]
+                        timeout=30.0, info=None, terminate=0.0, scheduler_timeout=None, sight_memory=0))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     fn new(
         py: Python<'_>,
@@ -87,6 +87,7 @@ impl Worker {
         info: Option<&Bound<'_, PyAny>>,
         terminate: f64,
         scheduler_timeout: Option<f64>,
+        sight_memory: u64,
     ) -> PyResult<Self> {
         refuse_forked()?;
         let WorkerOptions {
@@ -130,6 +131,7 @@ impl Worker {
             terminate,
             resources,
             info: info.map(plain).transpose()?.unwrap_or_default(),
+            recording: sight_memory,
             store: treadle_store::Options {
                 sync: false,
                 patience: Some(DISK),

@@ -19,6 +19,17 @@ use crate::state::Core;
 /// Shuffles that have ended and are remembered.
 const MOST: usize = 256;
 
+/// A shuffle that has ended.
+#[derive(Clone, Debug)]
+pub struct EndedShuffle {
+    /// Its name.
+    pub name: String,
+    /// `finished`, `failed` or `cancelled`.
+    pub outcome: &'static str,
+    /// What is known of it.
+    pub record: Record,
+}
+
 /// What the host engine knows of a shuffle, beside its record.
 #[derive(Debug)]
 struct About {
@@ -47,6 +58,8 @@ pub(super) struct Records {
     about: BTreeMap<ShuffleId, About>,
     /// The latest that have ended.
     ended: VecDeque<Value>,
+    /// Those of them that whoever watches was not told of.
+    untold: VecDeque<EndedShuffle>,
 }
 
 /// What a client says of a shuffle, for people.
@@ -162,6 +175,7 @@ impl Core {
             // Of one that nobody began there is nothing else to say.
             if record.began.is_some() || has_failed || is_elsewhere {
                 let outcome = self.outcome(&record);
+                self.leave_for_who_watches(&record, outcome);
                 let told = self.told_of_shuffle(&record, Some(outcome));
                 if !is_elsewhere {
                     self.inform_sidecar("shuffle-ended", told.clone());
@@ -174,6 +188,32 @@ impl Core {
             }
             self.shuffles.records.about.remove(&record.shuffle);
         }
+    }
+
+    fn leave_for_who_watches(&mut self, record: &Record, outcome: &'static str) {
+        if !self.settings.sight {
+            return;
+        }
+        let records = &mut self.shuffles.records;
+        let name = records.about.get(&record.shuffle);
+        if records.untold.len() >= MOST {
+            records.untold.pop_front();
+        }
+        records.untold.push_back(EndedShuffle {
+            name: name.map_or_else(String::new, |about| (*about.name).to_owned()),
+            outcome,
+            record: record.clone(),
+        });
+    }
+
+    /// The first shuffle that has ended and was not [told](Self::ended_shuffle_told).
+    pub fn ended_shuffle(&self) -> Option<&EndedShuffle> {
+        self.shuffles.records.untold.front()
+    }
+
+    /// Whoever watches was told of the first one.
+    pub fn ended_shuffle_told(&mut self) {
+        self.shuffles.records.untold.pop_front();
     }
 
     /// How a shuffle ended. What a worker read that was lost is not known.

@@ -6,10 +6,14 @@ use treadle_host::pages::{Content, Text};
 use treadle_sight::{Picture, Sight, SpanRow, Window};
 use treadle_types::ObjectId;
 
+use super::errors;
 use super::questions::{Question, refused};
 
 /// Spans of a task that are shown.
 const MOST_SPANS: usize = 20;
+/// Lines of its worker's log that are shown of a task, and how long after its end they came, in nanoseconds.
+const MOST_LINES: usize = 20;
+const AFTER: u64 = 100_000_000;
 
 /// What the scheduler knows of a task.
 #[derive(Debug, Default, Serialize)]
@@ -104,7 +108,9 @@ pub(in crate::sight) fn answer(sight: &Sight, question: Question, now: u64, live
             find,
             worker,
             level,
-        } => json_of(sight.lines(&find, worker, level)),
+            window,
+        } => json_of(sight.lines(&find, worker, level, window)),
+        Question::Errors => json_of(sight.errors()),
         Question::Span {
             at,
             worker,
@@ -127,27 +133,54 @@ pub(in crate::sight) fn answer(sight: &Sight, question: Question, now: u64, live
             json_of(answer)
         }
         Question::Known(facts) => {
-            let spans = sight.spans_of(ObjectId::from_u64(facts.object), facts.runs, MOST_SPANS);
-            let text = facts.raised.as_ref();
-            let text = text.map(|raised| super::errors::text(raised).unwrap_or("(unknown)"));
-            let mut answer = json!(facts);
-            answer["spans"] = json!(spans);
-            if let Some(text) = text {
-                answer["error"] = json!(treadle_sight::about_error(text));
-            }
-            json_of(answer)
+            let raised = facts.raised.as_ref();
+            let raised = raised.map(|raised| errors::texts(raised).unwrap_or(("(unknown)", "")));
+            let failed = raised.map(|(text, traceback)| {
+                (
+                    treadle_sight::about_error(text),
+                    treadle_sight::about_traceback(traceback),
+                )
+            });
+            let object = Some(ObjectId::from_u64(facts.object));
+            told(sight, json!(facts), (object, facts.runs), failed)
         }
         // The scheduler does not know it, or not any more.
-        Question::Task(key) => match sight.object_of(&key) {
-            Some(object) => {
-                let spans = sight.spans_of(object, 1, MOST_SPANS);
-                json_of(
-                    json!({"key": key, "state": "forgotten", "workers": [], "story": [], "spans": spans}),
-                )
+        Question::Task(key) => {
+            let failed = sight.error_of(&key);
+            let object = sight.object_of(&key);
+            let object = object.or_else(|| failed.and_then(|(_, object)| object));
+            if object.is_none() && failed.is_none() {
+                return Answer::Page(refusal(404, "there is no such task"));
             }
-            None => refusal(404, "there is no such task"),
-        },
+            let failed = failed.map(|(row, _)| (row.text.clone(), row.traceback.clone()));
+            let about = json!({"key": key, "state": "forgotten", "workers": [], "story": []});
+            told(sight, about, (object, 1), failed)
+        }
     })
+}
+
+/// What is known of a task: its spans, what it failed with, and the lines of its worker's log of that time.
+fn told(
+    sight: &Sight,
+    mut about: serde_json::Value,
+    (object, runs): (Option<ObjectId>, u32),
+    failed: Option<(String, String)>,
+) -> Text {
+    let spans = object.map(|object| sight.spans_of(object, runs, MOST_SPANS));
+    let spans = spans.unwrap_or_default();
+    if let Some((text, traceback)) = failed {
+        about["error"] = json!(text);
+        about["traceback"] = json!(traceback);
+    }
+    if let Some(span) = spans.iter().find(|span| span.kind == "task") {
+        let window = Some((span.from, span.to.saturating_add(AFTER)));
+        let mut log = sight.lines("", Some(span.worker_id), 0, window).lines;
+        log.truncate(MOST_LINES);
+        log.reverse();
+        about["log"] = json!(log);
+    }
+    about["spans"] = json!(spans);
+    json_of(about)
 }
 
 /// The page that refuses.

@@ -23,8 +23,8 @@ const MOST: usize = 64 << 20;
 const MOST_ITEMS: usize = 1 << 14;
 /// Questions that may wait.
 const MOST_QUESTIONS: usize = 16;
-/// Errors that may wait: the latest 50 are shown.
-const MOST_ERRORS: usize = 100;
+/// Errors that may wait: the latest 200 are kept.
+const MOST_ERRORS: usize = 200;
 /// Bytes that are not waited for.
 const MANY: usize = 4 << 20;
 /// How long what was left may wait.
@@ -100,7 +100,8 @@ impl Inbox {
         self.epoch
     }
 
-    fn leave(&self, bytes: usize, what: What) {
+    /// Whether there was room for it.
+    fn leave(&self, bytes: usize, what: What) -> bool {
         let now = self.now();
         let mut state = lock(&self.state);
         if let Some(reason) = &state.over {
@@ -109,7 +110,7 @@ impl Inbox {
             if let What::Ask(_, reply) = what {
                 reply(page_of(refusal));
             }
-            return;
+            return false;
         }
         let (is_question, is_error) = (
             matches!(what, What::Ask(..)),
@@ -124,7 +125,7 @@ impl Inbox {
         };
         if !has_room {
             state.dropped += u64::from(!is_question && !is_error);
-            return;
+            return false;
         }
         state.bytes += bytes;
         state.questions += usize::from(is_question);
@@ -133,20 +134,21 @@ impl Inbox {
         if is_question || state.bytes >= MANY {
             self.woken.notify_one();
         }
+        true
     }
 
-    /// What a worker recorded.
-    pub(crate) fn batch(&self, worker: WorkerId, bytes: Bytes) {
-        self.leave(bytes.len(), What::Batch(worker, bytes));
+    /// What a worker recorded; returns whether there was room for it.
+    pub(crate) fn batch(&self, worker: WorkerId, bytes: Bytes) -> bool {
+        self.leave(bytes.len(), What::Batch(worker, bytes))
     }
 
-    /// Something happened.
-    pub(crate) fn event(&self, event: Event<'static>) {
+    /// Something happened; returns whether there was room for it.
+    pub(crate) fn event(&self, event: Event<'static>) -> bool {
         let bytes = match &event {
             Event::Line { text, .. } => text.len(),
             _ => 0,
         };
-        self.leave(bytes, What::Event(event));
+        self.leave(bytes, What::Event(event))
     }
 
     /// Tasks were submitted.
@@ -227,9 +229,9 @@ mod tests {
     fn too_much_is_dropped_and_counted() {
         let inbox = Inbox::new();
         let many = Bytes::from(vec![0; MOST / 4]);
-        for _ in 0..6 {
-            inbox.batch(WorkerId(1), many.clone());
-        }
+        let taken = (0..6).map(|_| inbox.batch(WorkerId(1), many.clone()));
+        let taken: Vec<bool> = taken.collect();
+        assert_eq!(taken, [true, true, true, true, false, false]);
         for _ in 0..MOST_QUESTIONS + 2 {
             inbox.ask(Question::Overview, Box::new(|_| ()));
         }

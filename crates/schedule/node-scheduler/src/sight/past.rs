@@ -89,7 +89,7 @@ impl History {
         }
         let mut sight = Sight::new(MEMORY);
         let mut counts = (0, 0);
-        let unread = read_blocks(Blocks::new(&bytes), &mut sight, &mut counts);
+        let unread = read_file(&bytes, &mut sight, &mut counts);
         sight.lacks(unread, counts.1);
         sight.was_read(bytes.len() as u64);
         let end = sight.end().cloned();
@@ -140,6 +140,33 @@ impl History {
     pub fn close(&self) {
         self.pages.close();
     }
+}
+
+/// Takes in what a file has; returns how many bytes are left out. What it is of, which says what times mean, comes
+/// first, wherever the first block is that has it and is whole.
+pub(in crate::sight) fn read_file(bytes: &[u8], sight: &mut Sight, counts: &mut (u64, u64)) -> u64 {
+    let mut unpacked = Vec::new();
+    for block in Blocks::new(bytes).flatten() {
+        let is_found = match block.1 {
+            Event::Packed { length, bytes } => {
+                let mut inside = match unpack(length, bytes, &mut unpacked) {
+                    true => Blocks::inside(&unpacked),
+                    false => continue,
+                };
+                inside.any(|block| block.is_ok_and(|(_, event)| begins(&event, sight)))
+            }
+            event => begins(&event, sight),
+        };
+        if is_found {
+            break;
+        }
+    }
+    read_blocks(Blocks::new(bytes), sight, counts)
+}
+
+/// Whether an event says what a history is of, which is taken in.
+fn begins(event: &Event<'_>, sight: &mut Sight) -> bool {
+    matches!(event, Event::Began { .. }) && sight.handle(event, 0).is_ok()
 }
 
 /// Takes in what blocks have, those that are packed too; returns how many bytes are left out.

@@ -7,7 +7,7 @@ use treadle_sight::{By, SpanRow, Window};
 use super::answers::Facts;
 
 /// The paths of questions.
-pub(crate) const PATHS: [&str; 7] = [
+pub(crate) const PATHS: [&str; 8] = [
     "/sight/overview",
     "/sight/spans",
     "/sight/span",
@@ -15,6 +15,7 @@ pub(crate) const PATHS: [&str; 7] = [
     "/sight/task",
     "/sight/profile",
     "/sight/logs",
+    "/sight/errors",
 ];
 /// Characters of the longest key that is asked for.
 const LONGEST: usize = 4_096;
@@ -45,7 +46,10 @@ pub(crate) enum Question {
         worker: Option<u32>,
         /// The least that is shown.
         level: u8,
+        window: Option<(u64, u64)>,
     },
+    /// What tasks failed with.
+    Errors,
     /// A task by the text of its key. The scheduler's thread says what it knows, for [`Known`](Self::Known).
     Task(String),
     /// A task, with what the scheduler knows of it.
@@ -72,6 +76,7 @@ impl Question {
         match path {
             "/sight/overview" => Ok(Self::Overview),
             "/sight/transfers" => Ok(Self::Transfers),
+            "/sight/errors" => Ok(Self::Errors),
             "/sight/spans" => {
                 let (from, to) = (query.need("from")?, query.need("to")?);
                 if to <= from {
@@ -108,23 +113,15 @@ impl Question {
                 Some(_) => Err(refused(400, "key= is too long")),
                 None => Err(refused(400, "key= is missing")),
             },
-            "/sight/profile" => {
-                let window = match (query.number("from")?, query.number("to")?) {
-                    (None, None) => None,
-                    (from, to) => Some((from.unwrap_or(0), to.unwrap_or(u64::MAX))),
-                };
-                if window.is_some_and(|(from, to)| to <= from) {
-                    return Err(refused(400, "to= has to be after from="));
-                }
-                Ok(Self::Profile {
-                    group: query.short("group")?,
-                    window,
-                    worker: query.small("worker")?,
-                })
-            }
+            "/sight/profile" => Ok(Self::Profile {
+                group: query.short("group")?,
+                window: query.window()?,
+                worker: query.small("worker")?,
+            }),
             "/sight/logs" => Ok(Self::Logs {
                 find: query.short("find")?.unwrap_or_default(),
                 worker: query.small("worker")?,
+                window: query.window()?,
                 level: match query
                     .short("level")?
                     .unwrap_or_default()
@@ -182,6 +179,18 @@ impl Query<'_> {
     fn small(&self, name: &str) -> Result<Option<u32>, Content> {
         let number = self.number(name)?.map(u32::try_from).transpose();
         number.map_err(|_| refused(400, &format!("{name}= is too large")))
+    }
+
+    /// A time, from one moment to another.
+    fn window(&self) -> Result<Option<(u64, u64)>, Content> {
+        let window = match (self.number("from")?, self.number("to")?) {
+            (None, None) => return Ok(None),
+            (from, to) => (from.unwrap_or(0), to.unwrap_or(u64::MAX)),
+        };
+        if window.1 <= window.0 {
+            return Err(refused(400, "to= has to be after from="));
+        }
+        Ok(Some(window))
     }
 
     fn need(&self, name: &str) -> Result<u64, Content> {
@@ -265,6 +274,8 @@ mod tests {
             ("", 200),
             ("find=%00%ff&worker=1&level=WARNING", 200),
             ("level=loud", 400),
+            ("worker=1&from=5&to=9", 200),
+            ("from=5&to=4", 400),
             ("worker=-1", 400),
             (&format!("find={long}"), 400),
         ] {

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use tracing::{error, warn};
 use treadle_reactor::thread::{self, caught, lock};
-use treadle_sight::{Event, Sight, about_error};
+use treadle_sight::{Event, Sight, about_error, about_traceback};
 
 use super::answers::{Answer, answer};
 use super::inbox::{Inbox, Item, What};
@@ -155,13 +155,15 @@ impl Watcher {
                 key,
                 error,
             } => {
+                let (text, traceback) = errors::texts(&error).unwrap_or(("(unknown)", ""));
                 let key = treadle_types::Value::from_bytes(&key);
                 let key = key.map(|key| treadle_types::keys::display(&key));
                 let event = Event::Failed {
                     object: object.to_u64(),
                     key: about_error(key.as_deref().unwrap_or("(an unreadable key)")),
                     worker,
-                    text: about_error(errors::text(&error).unwrap_or("(unknown)")),
+                    text: about_error(text),
+                    traceback: about_traceback(traceback),
                 };
                 self.take_event(&event, now);
             }

@@ -12,6 +12,8 @@ use treadle_sight::{End, Event, Sparse};
 
 use super::thread::About;
 
+/// What it is of is written again after so many nanoseconds.
+const AGAIN: u64 = 60_000_000_000;
 /// Bytes that are left for the end.
 const END: u64 = 64;
 
@@ -27,6 +29,8 @@ pub(in crate::sight) struct Writer {
     end: Option<End>,
     /// When the last event was added.
     now: u64,
+    /// What the history is of, and when that was written last: the block that has it may be damaged.
+    began: Option<(Event<'static>, u64)>,
     packer: Packer,
     packed: Vec<u8>,
 }
@@ -71,6 +75,7 @@ impl Writer {
             longest,
             end: None,
             now: 0,
+            began: None,
             packer: Packer::new(Codec::Zstd),
             packed: MAGIC.to_vec(),
         }
@@ -92,6 +97,15 @@ impl Writer {
             return;
         };
         let before = self.waiting.len();
+        if let Some((began, written)) = &mut self.began
+            && now >= written.saturating_add(AGAIN)
+        {
+            *written = now;
+            put_block(now, began, &mut self.waiting);
+        }
+        if let Some(began) = as_began(&event) {
+            self.began = Some((began, now));
+        }
         put_block(now, &event, &mut self.waiting);
         if self.written + self.unwritten() + END > self.longest {
             self.waiting.truncate(before);
@@ -168,13 +182,35 @@ impl Writer {
     }
 }
 
+/// A copy of what a history is of, if an event says that.
+fn as_began(event: &Event<'_>) -> Option<Event<'static>> {
+    let Event::Began {
+        address,
+        id,
+        version,
+        unix,
+        clock,
+    } = event
+    else {
+        return None;
+    };
+    Some(Event::Began {
+        address: address.clone(),
+        id: id.clone(),
+        version: version.clone(),
+        unix: *unix,
+        clock: *clock,
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use treadle_sight::Sight;
     use treadle_sight::history::Blocks;
+    use treadle_sight::{Batch, Beside, Head, Kind, Record, Sight};
+    use treadle_types::WorkerId;
 
     use super::*;
-    use crate::sight::past::read_blocks;
+    use crate::sight::past::{read_blocks, read_file};
 
     fn event() -> Event<'static> {
         Event::Submitted(vec![("inc".into(), 5)])
@@ -261,6 +297,62 @@ mod tests {
             put_block(0, &Event::Packed { length, bytes }, &mut file);
             assert_eq!(read(&file), ((0, 1), 0, None), "{length}");
         }
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn times_are_known_though_the_first_block_is_damaged() {
+        const SECOND: u64 = 1_000_000_000;
+        let (path, mut writer) = writer("treadle-began", 1 << 20);
+        let began = Event::Began {
+            address: "treadle://here".into(),
+            id: "1".into(),
+            version: "0".into(),
+            unix: 0,
+            clock: 1_000 * SECOND,
+        };
+        let record = Record {
+            began: 1_001 * SECOND,
+            read: 1_001 * SECOND,
+            computed: 1_003 * SECOND,
+            ended: 1_003 * SECOND,
+            object: 1 << 32,
+            bytes: 0,
+            group: 1,
+            lane: 0,
+            kind: Kind::Task,
+            failed: false,
+        };
+        let beside = Beside {
+            names: vec![(1, "inc")],
+            ..Beside::default()
+        };
+        let bytes = Batch::encode(Head::default(), &beside, [record].into_iter());
+        let batch = Event::Batch {
+            worker: WorkerId(1),
+            bytes: &bytes,
+        };
+        writer.add(&began, 0);
+        writer.flush();
+        let first = writer.written as usize;
+        writer.add(&batch, 4 * SECOND);
+        writer.flush();
+        writer.add(&event(), 61 * SECOND);
+        writer.add(&event(), 62 * SECOND);
+        writer.close();
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[first - 1] ^= 1;
+        let (mut sight, mut counts) = (Sight::new(1 << 20), (0, 0));
+        assert_eq!(
+            read_file(&bytes, &mut sight, &mut counts) as usize,
+            first - MAGIC.len()
+        );
+        // The batch, what it is of again, two events, and the end.
+        assert_eq!(counts, (5, 0));
+        let view = sight.overview(0, false);
+        assert_eq!(view.cluster.address, "treadle://here");
+        let group = view.groups.iter().find(|group| group.runs > 0).unwrap();
+        assert_eq!((group.from, group.to), (SECOND, 3 * SECOND));
         std::fs::remove_file(&path).unwrap();
     }
 

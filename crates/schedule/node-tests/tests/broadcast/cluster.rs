@@ -112,6 +112,7 @@ pub(crate) fn worker(
         threads: 1,
         memory,
         terminate: 0.0,
+        recording: 0,
         resources: Vec::new(),
         info: Bytes::new(),
         scheduler_timeout: treadle_schedule_wire::SCHEDULER_TIMEOUT,

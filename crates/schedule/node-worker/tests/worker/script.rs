@@ -292,6 +292,7 @@ pub(crate) fn worker_with(
         threads,
         memory: 0,
         terminate: 0.0,
+        recording: 0,
         resources: Vec::new(),
         info: Bytes::new(),
         scheduler_timeout: treadle_schedule_wire::SCHEDULER_TIMEOUT,

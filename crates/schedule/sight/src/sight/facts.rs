@@ -3,7 +3,8 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::{Sight, seconds, status};
+use super::rows::status;
+use super::{Sight, seconds};
 use crate::series::SECONDS;
 use crate::verdicts::{Facts, GroupFacts, ShuffleFacts, Verdict, WorkerFacts, judge};
 
@@ -11,7 +12,8 @@ use crate::verdicts::{Facts, GroupFacts, ShuffleFacts, Verdict, WorkerFacts, jud
 const MINUTE: usize = 60;
 
 impl Sight {
-    pub(super) fn verdicts(&self) -> Vec<Verdict> {
+    /// What rules say now; `with_shares`: also of what workers did of each group.
+    pub(super) fn judged(&self, with_shares: bool) -> Vec<Verdict> {
         let mut facts = Facts {
             lost_spans: self.lost,
             dropped: self.dropped,
@@ -54,7 +56,7 @@ impl Sight {
                 long: group.long(),
             })
             .collect();
-        facts.workers = self.worker_facts();
+        facts.workers = self.worker_facts(with_shares);
         facts.threads = self
             .workers
             .iter()
@@ -78,11 +80,14 @@ impl Sight {
         verdicts
     }
 
-    fn worker_facts(&self) -> Vec<WorkerFacts> {
+    fn worker_facts(&self, with_shares: bool) -> Vec<WorkerFacts> {
         // What each worker did, and what the same tasks take elsewhere.
         let mut sums = vec![(0_u64, 0.0_f64, 0.0_f64); self.workers.iter().count()];
-        let shortest = self.groups.shortest();
-        for (group, row, share) in self.groups.shares() {
+        let shares = with_shares.then(|| (self.groups.shortest(), self.groups.shares()));
+        let (shortest, shares) = shares.map_or((Vec::new(), None), |(shortest, shares)| {
+            (shortest, Some(shares))
+        });
+        for (group, row, share) in shares.into_iter().flatten() {
             let (Some(whole), Some(sum)) = (self.groups.get(group), sums.get_mut(usize::from(row)))
             else {
                 continue;

@@ -54,6 +54,19 @@ impl Sight {
                 }
             }
         }
+        for (_, worker) in self.workers.iter().filter(|(_, one)| one.unnamed.0 > 0) {
+            let (count, began) = worker.unnamed;
+            let count = count as f64;
+            let first = place_of(began);
+            if let Some(place) = more.get_mut(first + 1) {
+                *place += count;
+            }
+            if let Some(value) = busy.get_mut(first) {
+                let begin = begin_of(first);
+                let end = (begin + SECOND).min(now);
+                *value += count * seconds(end.saturating_sub(begin.max(began)));
+            }
+        }
         let mut running = 0.0;
         for (place, (value, more)) in busy.iter_mut().zip(more).enumerate() {
             running += more;
@@ -71,7 +84,12 @@ impl Sight {
         });
         let mut all: Vec<_> = all.collect();
         all.sort_by_key(|(row, _, task)| (task.began, *row, task.lane));
-        let more = all.len().saturating_sub(MOST_RUNNING_SHOWN);
+        let unnamed: u64 = self
+            .workers
+            .iter()
+            .map(|(_, worker)| worker.unnamed.0)
+            .sum();
+        let more = all.len().saturating_sub(MOST_RUNNING_SHOWN) + unnamed as usize;
         let rows = all.into_iter().take(MOST_RUNNING_SHOWN);
         let rows = rows.map(|(row, id, task)| RunningRow {
             key: task.key.clone(),
@@ -104,13 +122,21 @@ impl Sight {
         }))
     }
 
-    /// The latest lines of logs that have a text, whatever the case of its letters, are of a worker, and at
-    /// least of a level.
-    pub fn lines(&self, find: &str, worker: Option<u32>, least: u8) -> Lines {
+    /// The latest lines of logs that have a text, whatever the case of its letters, are of a worker, at least of a
+    /// level, and of a time.
+    pub fn lines(
+        &self,
+        find: &str,
+        worker: Option<u32>,
+        least: u8,
+        window: Option<(u64, u64)>,
+    ) -> Lines {
+        let (from, to) = window.unwrap_or((0, u64::MAX));
         let worker = worker.map(|id| self.workers.find(id));
         let find = find.to_lowercase();
         let mut lines = self.logs.iter().filter(|line| {
             line.level >= least
+                && (from..=to).contains(&line.time)
                 && worker.is_none_or(|row| row.is_some() && row == line.worker)
                 && (find.is_empty() || line.text.to_lowercase().contains(&find))
         });

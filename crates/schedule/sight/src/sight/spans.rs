@@ -15,7 +15,8 @@ impl Sight {
     /// What a window shows. What runs is drawn until `now`, or the latest time of which anything is known.
     pub fn picture(&self, window: Window, now: u64) -> Picture {
         let now = self.now.max(now);
-        picture::draw(&self.ring, &self.groups, &self.workers, window, now)
+        let spans = (&self.ring, &self.sums);
+        picture::draw(spans, &self.groups, &self.workers, window, now)
     }
 
     /// The span of a worker's lane at a time; or the nearest one, at most `within` nanoseconds away. What runs has

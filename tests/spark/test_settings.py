@@ -12,6 +12,7 @@ from conftest import Place
 KEY = "-----BEGIN PRIVATE KEY-----\nbm9ib2R5J3M=\n-----END PRIVATE KEY-----"
 WRONG = {
     "copies": ({"copies": "3"}, "spark.treadle.copies is 3"),
+    "a place": ({"place": "3/2"}, "spark.treadle.place is 3/2"),
     "compression": ({"compression": "snappy"}, "spark.treadle.compression is snappy"),
     "a file that is not there": ({"secretFile": "/nowhere/secret"}, "spark.treadle.secretFile is"),
     "a part of three": ({"tls.ca": __file__}, "spark.treadle.tls.certificate is not set"),

@@ -141,7 +141,7 @@ def test_a_report_opens_without_a_cluster_and_its_text_stays_text(report):
                 ("logs?find=said&level=warning", "said in it"),
                 ("logs?find=said&level=error", "No lines that match"),
                 ("logs?worker=4294967295", "No lines that match"),
-                (f"task?key={quote(f'slow-{HTML}', safe='')}", "in the stream"),
+                (f"task?key={quote(f'slow-{HTML}', safe='')}", "stream log"),
             ):
                 await tab.evaluate(f"location.hash = '#/{view}'")
                 await shows(body, text)

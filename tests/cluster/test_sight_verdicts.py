@@ -46,10 +46,6 @@ def verdict(link, rule):
     return found
 
 
-def sleep(seconds):
-    time.sleep(seconds)
-
-
 def fails_once(folder, number):
     path = Path(folder, str(number))
     if not path.exists():
@@ -59,7 +55,7 @@ def fails_once(folder, number):
 
 
 def by_worker(slow_one, number):
-    time.sleep(0.2 if str(distributed.get_worker().name) == slow_one else 0.02)
+    time.sleep(0.4 if str(distributed.get_worker().name) == slow_one else 0.02)
     return number
 
 
@@ -88,17 +84,11 @@ def test_runs_that_raised_and_were_done_again(tmp_path):
         assert get(link, "/sight/task", f"key={key}")["state"] == "memory"
 
 
-def test_one_task_that_takes_far_longer():
-    with processes(2, 2) as (client, link):
-        client.gather(client.map(sleep, [0.02] * 200 + [4.0], pure=False))
-        assert "sleep" in verdict(link, "skew")["text"]
-
-
 def test_one_worker_that_takes_longer():
     with processes(3, 1) as (client, link):
         worker = next(iter(client.scheduler_info()["workers"].values()))
         name = str(worker["name"])
-        client.gather(client.map(by_worker, [name] * 400, range(400), pure=False))
+        client.gather(client.map(by_worker, [name] * 600, range(600), pure=False))
         found = verdict(link, "slow-worker")
         ids = {one["name"]: one["id"] for one in get(link, "/sight/overview")["workers"]}
         assert found["where"]["worker"] == ids[name]

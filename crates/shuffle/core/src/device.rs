@@ -13,17 +13,15 @@
 //! ([`DeviceEffect::Limits`]): as many as its share of the device does within the time that is acceptable.
 
 mod check;
-mod latency;
-mod pace;
 mod queue;
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use treadle_shuffle_rates::{Latency, Pace, WINDOW};
+
 use crate::config::Guard;
-use crate::device::latency::Latency;
-use crate::device::pace::Pace;
 use crate::device::queue::{Queue, Waiting};
 use crate::server::Shares;
 use crate::{ApplicationId, Config, ShuffleError, Tenant};
@@ -198,7 +196,7 @@ pub struct Device {
     reads: Pace,
     writes: Pace,
     latency: Latency,
-    served: BTreeMap<ApplicationId, (Served, Duration, u32)>,
+    served: BTreeMap<ApplicationId, (Served, Duration, u64)>,
     failures: u64,
     failed_at: Option<Duration>,
     failed_in_a_row: u32,
@@ -374,12 +372,12 @@ impl Device {
 
     /// Notes that an application uses the device.
     fn account(&mut self, tenant: Tenant) {
-        let account = (Served::default(), self.now, tenant.priority);
+        let account = (Served::default(), self.now, tenant.weight());
         let account = self
             .served
             .entry(tenant.application)
             .or_insert_with(|| account);
-        (account.1, account.2) = (self.now, tenant.priority.max(1));
+        (account.1, account.2) = (self.now, tenant.weight());
         if self.served.len() > MOST_SERVED {
             let queues = &self.queues;
             let idle = self.served.iter();
@@ -422,13 +420,13 @@ impl Device {
 
     /// How many each application that waits may have, if there are several.
     fn limits(&self) -> Vec<Limit> {
-        let since = self.now.saturating_sub(latency::WINDOW);
+        let since = self.now.saturating_sub(WINDOW);
         let active = self.served.iter().filter(|(application, (_, used, _))| {
             *used >= since || self.queues.contains_key(application)
         });
         let (mut weights, mut count) = (0, 0);
         for (_, (.., priority)) in active {
-            weights += u64::from(*priority);
+            weights += *priority;
             count += 1;
         }
         if count < 2 {
@@ -445,7 +443,7 @@ impl Device {
             };
             // Of the whole device, as long as all want their share.
             let each = self.reads.cost(1, bytes / reads).saturating_mul(weights);
-            let each = each / u64::from(*priority);
+            let each = each / *priority;
             let most = self.options.read_latency.as_nanos() as u64 / each.max(1);
             limits.push(Limit {
                 application,

@@ -11,7 +11,6 @@ mod check;
 mod counts;
 mod fill;
 mod group;
-mod intake;
 mod ledger;
 mod masters;
 mod members;
@@ -31,13 +30,13 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use treadle_shuffle_rates::{Gauge, Intake};
 use treadle_types::Runs;
 
 use crate::block::Table;
 use crate::config::Guard;
 use crate::server::fill::Fills;
 use crate::server::group::{GroupState, Role};
-use crate::server::intake::Gauge;
 use crate::server::masters::Masters;
 use crate::server::members::Members;
 use crate::server::memory::Memory;
@@ -51,7 +50,6 @@ use crate::{
     ReadPiece, Refusal, ServerId, ShuffleError, ShuffleId, Tenant, ToMaster, ToNode, ToServer,
 };
 
-pub use intake::Intake;
 pub use masters::LinkId;
 pub(crate) use shares::Shares;
 pub use storage::{Remote, Storage};
@@ -153,13 +151,13 @@ pub enum ServerEvent {
         number: u64,
         written: Result<Arc<str>, Arc<str>>,
     },
-    /// An inventory was read. `None`: it could not be, or is none. Otherwise it has the number `first`, and its
-    /// runs, in their order, the numbers that follow.
+    /// An inventory was read. It has the number `first`, and its runs, in their order, the numbers that follow.
+    /// `Err`: not all of it could be, or it is none. So many of these numbers are of objects that were opened.
     InventoryRead {
         shuffle: ShuffleId,
         group: GroupId,
         first: u64,
-        found: Option<Adopted>,
+        found: Result<Adopted, u64>,
     },
     /// What a run has for a partition was read.
     Loaded {
@@ -422,7 +420,9 @@ impl Server {
             ServerEvent::Message { from, message } => match message {
                 ToServer::Push(push) => self.offered(from, push, effects),
                 ToServer::Ask(ask) => self.asked(from, ask, effects),
-                ToServer::Abandon { group, transfer } => self.abandoned(group, transfer, effects),
+                ToServer::Abandon { group, transfer } => {
+                    self.abandoned(from, group, transfer, effects);
+                }
                 ToServer::Fetch(fetch) => self.fetch(from, fetch, effects),
                 ToServer::Cancel { read } => self.cancel_read(from, read, effects),
                 ToServer::Adopt {

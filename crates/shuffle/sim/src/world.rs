@@ -58,6 +58,8 @@ treadle_sim_kernel::counters! {
         pub invalidations: u64,
         /// Batches, and reads of files, that were damaged.
         pub damages: u64,
+        /// Copies in the remote store that could be adopted in part only.
+        pub in_part: u64,
         /// Times at which rows were found not to be what they should.
         pub repairs: u64,
         /// Times at which a server had other room, also none.
@@ -553,6 +555,11 @@ impl World {
                 self.cut(one, other, length);
             }
             Fault::Reset { place } => {
+                let pid = at(place).filter(|&pid| self.is_shared() && self.procs[pid].is_alive);
+                if let Some(pid) = pid {
+                    // What masters had at a server is gone with their links. They connect again.
+                    self.lose(pid, Duration::ZERO);
+                }
                 let procs: Vec<u32> = self.procs.iter().map(|process| process.id.node).collect();
                 self.sever(|connection| {
                     procs[connection.client] == place || procs[connection.server] == place
@@ -588,6 +595,7 @@ impl World {
                 self.at = master;
                 self.kill_master(is_told);
             }
+            // Servers wait for what it says until its lease is over.
             Fault::PauseMaster { master, length } => {
                 self.kernel.pause(masters::node(master), length);
             }

@@ -24,7 +24,7 @@ def test_an_end_counts_once(served: Served) -> None:
 def test_servers_that_a_run_has_lost_are_shown_and_told(served: Served) -> None:
     served.rule()
     for name, lost in (("none", 0), ("one", 1), ("three", 3)):
-        served.decide(name)
+        served.decided(name)
         served.end(name, duration=10.0, lost_servers=lost)
     found = {one["job"]: one["text"] for one in served.viewer.get("/api/alerts").json()}
     assert found == {
@@ -37,7 +37,7 @@ def test_servers_that_a_run_has_lost_are_shown_and_told(served: Served) -> None:
     assert "3 lost" in served.viewer.get("/jobs").text
     # Those of a job on stock shuffle are not the service's.
     served.operator.post("/api/switch", json={"is_on": False})
-    served.decide("stock")
+    served.decided("stock")
     assert served.end("stock", duration=10.0, lost_servers=1)["alerts"] == []
 
 

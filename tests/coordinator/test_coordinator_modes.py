@@ -28,44 +28,44 @@ def set_mode(served: Served, mode: str) -> None:
 
 def test_a_rule_says_how_the_jobs_that_it_takes_are_tuned(served: Served) -> None:
     rule = served.rule(names=["daily *"], tuning="apply")
-    served.decide("a")
-    served.decide("other", name="weekly")
+    served.decided("a")
+    served.decided("other", name="weekly")
     assert said(served) == ("apply", False)
     other = Job.of({**JOB, "name": "weekly"}).recurring
     assert said(served, other) == ("propose", False)
     # From a job's next run on.
     served.rule(id=rule["id"], names=["daily *"], tuning="watch")
     assert said(served) == ("apply", False)
-    served.decide("b")
+    served.decided("b")
     assert said(served) == ("watch", False)
     lines = served.viewer.get("/api/audit").json()
     assert [one["what"] for one in lines if one["subject"] == KEY] == ["mode watch"]
     # Whoever shuffles elsewhere is taken by no rule, and changes nothing.
-    served.decide("elsewhere", manager="org.example.Other")
+    served.decided("elsewhere", manager="org.example.Other")
     assert said(served) == ("watch", False)
     assert served.operator.delete(f"/api/rules/{rule['id']}").status_code == 200
-    served.decide("c")
+    served.decided("c")
     assert said(served) == ("propose", False)
 
 
 def test_a_rule_that_keeps_jobs_off_the_service_says_it_too(served: Served) -> None:
     served.rule(action="stock", tuning="apply")
-    assert MANAGER not in served.decide("a")["settings"]
+    assert MANAGER not in served.decided("a")["settings"]
     assert said(served) == ("apply", False)
 
 
 def test_what_an_operator_has_said_of_a_job_stays(served: Served) -> None:
     served.rule(tuning="apply")
-    served.decide("a")
+    served.decided("a")
     set_mode(served, "watch")
-    served.decide("b")
+    served.decided("b")
     assert said(served) == ("watch", True)
     set_mode(served, "rule")
     assert said(served) == ("apply", False)
     page = served.operator.get(f"/stories/{KEY}").text
     assert "as rule <a" in page
     set_mode(served, "propose")
-    served.decide("c")
+    served.decided("c")
     assert said(served) == ("propose", True)
     assert "as an operator has said" in served.operator.get(f"/stories/{KEY}").text
     assert served.operator.post(f"/api/recurring/{KEY}/mode", json={"mode": "x"}).status_code == 422

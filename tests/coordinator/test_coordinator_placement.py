@@ -56,12 +56,12 @@ def test_large_jobs_that_run_together_are_apart(served: Served) -> None:
     names = ("large a", "large b", "large c", "small")
     for name in names:
         identity = name.replace(" ", "-")
-        served.decide(f"first-{identity}", name=name)
+        served.decided(f"first-{identity}", name=name)
         pushed = 20 * GB if name != "small" else 10**6
         served.end(f"first-{identity}", duration=10.0, shuffle_bytes=pushed)
 
     def part(identity: str, name: str) -> str | None:
-        found: dict[str, str] = served.decide(identity, name=name)["settings"]
+        found: dict[str, str] = served.decided(identity, name=name)["settings"]
         return found.get(PLACE)
 
     assert part("a", "large a") == "1/2"
@@ -78,7 +78,7 @@ def test_large_jobs_that_run_together_are_apart(served: Served) -> None:
 def test_two_large_jobs_of_one_transaction_are_apart(served: Served) -> None:
     served.rule()
     served.room = Room(32, 4000 * GB, 4000 * GB)
-    served.decide("first", name="large")
+    served.decided("first", name="large")
     served.end("first", duration=10.0, shuffle_bytes=100 * GB)
     job = {"cluster": "a", "queue": "etl", "user": "ann", "name": "large", "version": "3.5.9"}
 

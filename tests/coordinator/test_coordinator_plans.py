@@ -169,7 +169,7 @@ class Runs:
         self.number += 1
         self.served.now += 1000
         identity = f"r{self.number}"
-        change: int = self.served.decide(identity)["change"]
+        change: int = self.served.decided(identity)["change"]
         one = application(identity, plan, duration, **more)
         one.ended = self.served.now
         one.began = self.served.now - duration
@@ -236,7 +236,7 @@ def test_a_run_with_part_of_its_queries_is_no_new_job(served: Served, reports: b
     runs.run("part", 20.0, failed=True, error="ValueError: no")
     assert tuning_of(served)["recent"] == [100.0] * 5
     # One that still runs has come to some of them only.
-    served.decide("running")
+    served.decided("running")
     running = application("running", "part", 5.0)
     running.ended = None
     served.coordinator.observed(running)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,21 @@ def test_what_has_no_effect_of_what_is_set_is_said(shared_place: Place) -> None:
         f"Treadle sets {SET[0]}=io.treadle.spark.TreadleDataIO, and {plugin} has no effect" in said
     )
     assert f"Treadle sets {SET[2]}=false, and true has no effect" in said
+
+
+def test_shuffles_are_in_the_part_of_the_servers_that_is_said(
+    new_place: Callable[[], Place],
+) -> None:
+    place = new_place()
+    place.serve("a", "b", "c", "d")
+    found = []
+    for part in ("1/2", "2/2"):
+        application = place.application({"spark.treadle.place": part}, master="local[2]")
+        assert application.run("reduced")
+        (record,) = place.records(application.run("setting", "spark.treadle.master"))
+        found.append(set(record["servers"]))
+        application.stop()
+    one, other = found
+    assert one
+    assert other
+    assert one.isdisjoint(other)

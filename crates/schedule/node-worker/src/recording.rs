@@ -595,14 +595,14 @@ mod tests {
                 result: Ok(value.to_bytes().into()),
             });
         };
-        let name: (u32, Box<str>) = (1, "inc".into());
-        assert_eq!(told(), [name.clone()]);
+        let names: [(u32, Box<str>); 1] = [(1, "inc".into())];
+        assert_eq!(told(), names);
         answered(Value::Int(5));
         assert_eq!(told(), []);
         answered(Value::Tuple(vec![Value::Int(5)]));
         // A batch without records does not say them.
         assert_eq!(lock(&recorder.state).batch(1).0.names, []);
-        assert_eq!(told(), [name.clone()]);
+        assert_eq!(told(), names);
         assert_eq!(told(), []);
         let again = (0..2 * AGAIN).filter(|_| !told().is_empty());
         assert_eq!(again.count(), 2);

@@ -120,7 +120,7 @@ mod tests {
         let of = |group| before.iter().filter(move |sum| sum.group == group);
         assert_eq!((of(1).count(), of(3).count()), (26, 26));
         assert!(of(1).all(|sum| sum.threads == 2) && of(3).all(|sum| sum.threads == 1));
-        assert_eq!(of(1).last().unwrap().to, until);
+        assert_eq!(of(1).next_back().unwrap().to, until);
         assert_eq!(sums.before(0).count(), 0);
     }
 

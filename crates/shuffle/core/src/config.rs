@@ -122,6 +122,8 @@ treadle_guards::guards! {
         Whole,
         /// Objects that another server has adopted stay.
         Left,
+        /// Objects of a copy that could be adopted in part only stay.
+        Opened,
         /// What is adopted is compared with what was sealed.
         Adopted,
         /// A server takes words about a shuffle from the master that governs it alone.

@@ -153,13 +153,13 @@ pub enum ServerEvent {
         number: u64,
         written: Result<Arc<str>, Arc<str>>,
     },
-    /// An inventory was read. `None`: it could not be, or is none. Otherwise it has the number `first`, and its
-    /// runs, in their order, the numbers that follow.
+    /// An inventory was read. It has the number `first`, and its runs, in their order, the numbers that follow.
+    /// `Err`: not all of it could be, or it is none. So many of these numbers are of objects that were opened.
     InventoryRead {
         shuffle: ShuffleId,
         group: GroupId,
         first: u64,
-        found: Option<Adopted>,
+        found: Result<Adopted, u64>,
     },
     /// What a run has for a partition was read.
     Loaded {

@@ -357,40 +357,27 @@ impl Worker {
         }
     }
 
-    /// Reads an inventory. From now on its objects are of this server.
-    fn adopt(&self, shuffle: ShuffleId, first: u64, name: &str) -> Result<Adopted, String> {
+    /// Reads an inventory, and opens the runs that it names. From now on these objects are of this server, also if
+    /// it fails: then it says why, and how many there are.
+    fn adopt(&self, shuffle: ShuffleId, first: u64, name: &str) -> Result<Adopted, (String, u64)> {
         let said = |error: RemoteError| error.to_string();
-        let folder = self.store.adopt(name).map_err(said)?;
-        let object = folder.object(name).map_err(said)?;
+        let folder = self.store.adopt(name).map_err(|error| (said(error), 0))?;
+        let object = folder.object(name).map_err(|error| (said(error), 0))?;
         let read = inventory::read(object.length(), |bytes| {
             object.read_at(0, bytes).map_err(said)
         });
-        let opened = read.and_then(|(inventory, written)| {
-            let runs = written.into_iter().map(|run| self.open(shuffle, run));
-            Ok((inventory, runs.collect::<Result<Vec<_>, _>>()?))
-        });
-        let (inventory, runs) = match opened {
-            Ok(opened) => opened,
-            Err(reason) => {
-                // Others may be able to read it.
-                object.leave();
-                return Err(reason);
-            }
-        };
-        let batches = runs.iter().map(|run| {
+        lock(&self.inventories).insert(first, Some(object));
+        let (inventory, written) = read.map_err(|reason| (reason, 1))?;
+        let mut runs = Vec::new();
+        for (number, run) in (first + 1..).zip(written) {
+            let run = self.open(shuffle, run);
+            let run = run.map_err(|reason| (reason, number - first))?;
             let headers = run.headers.iter();
             let batches = headers.map(|(id, header)| (*id, header.tally, header.length()));
-            batches.collect()
-        });
-        let batches = batches.collect();
-        let mut known = lock(&self.runs);
-        known.extend((first + 1..).zip(runs.into_iter().map(|run| Some(Arc::new(run)))));
-        drop(known);
-        lock(&self.inventories).insert(first, Some(object));
-        Ok(Adopted {
-            inventory,
-            runs: batches,
-        })
+            runs.push(batches.collect());
+            lock(&self.runs).insert(number, Some(Arc::new(run)));
+        }
+        Ok(Adopted { inventory, runs })
     }
 
     /// A run that another server has written.

@@ -74,17 +74,17 @@ impl Reports {
         });
     }
 
-    /// What another server has written was adopted, or could not be.
+    /// What another server has written was adopted, or could not be: why not, and how many objects were opened.
     pub(crate) fn inventory_read(
         &self,
         copy: (ShuffleId, GroupId),
         first: u64,
-        found: Result<Adopted, String>,
+        found: Result<Adopted, (String, u64)>,
     ) {
-        if let Err(reason) = &found {
+        let found = found.map_err(|(reason, opened)| {
             self.log(&format!("cannot adopt rows of a shuffle: {reason}"));
-        }
-        let found = found.ok();
+            opened
+        });
         self.say(|inner| inner.with(|machines| machines.inventory_read(copy, first, found)));
     }
 

@@ -141,6 +141,8 @@ pub(super) struct Store {
     /// Percent of the reads for which it has nothing, and of those for which it has other bytes.
     pub(super) loses: u64,
     pub(super) alters: u64,
+    /// So many copies can be adopted in part only: a run of each cannot be opened once.
+    pub(super) breaks: u64,
 }
 
 /// Servers of their own, which run no tasks, and several copies.
@@ -276,6 +278,7 @@ impl Plan {
             refuses: random.pick(&[0, 0, 20, 100]),
             loses: if is_damaged { random.pick(&[0, 3]) } else { 0 },
             alters: if is_damaged { random.pick(&[0, 3]) } else { 0 },
+            breaks: 0,
         });
         // Disks are full more often than anything else happens.
         for _ in 0..random.pick(&[0, 2, 6]) {
@@ -467,6 +470,25 @@ impl Plan {
         plan
     }
 
+    /// The same with servers that leave only, and the first copies that others adopt can be adopted in part only. They
+    /// are whole where they are.
+    pub fn adopted_in_part(at: u64) -> Self {
+        let mut plan = Self::uploaded(at);
+        let servers = plan.servers();
+        for (_, fault) in &mut plan.faults {
+            if let Fault::Kill { place, .. } | Fault::Pause { place, .. } = *fault
+                && place <= servers
+            {
+                let length = Duration::from_millis(15);
+                *fault = Fault::Drain { place, length };
+            }
+        }
+        if let Some(store) = &mut plan.store {
+            store.breaks = 2;
+        }
+        plan
+    }
+
     /// One job on two servers with room for one read of an application. A process that reads stands still
     /// after so many tenths of a millisecond; it is of the same application as the others, and lost soon, or it
     /// is neither.
@@ -620,7 +642,8 @@ impl Plan {
     /// Whether stored bytes are damaged.
     pub(super) fn is_damaged(&self) -> bool {
         let store = self.store.unwrap_or_default();
-        self.drops + self.flips + self.unreadable + store.loses + store.alters > 0
+        let of_store = store.loses + store.alters + store.breaks;
+        self.drops + self.flips + self.unreadable + of_store > 0
     }
 
     pub(super) fn draw_job(&self, random: &mut Random) -> Job {

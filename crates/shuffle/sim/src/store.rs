@@ -121,6 +121,20 @@ impl World {
         Ok(())
     }
 
+    /// How many runs of a copy can be opened, one after the other: up to one that is gone, or that fails this time.
+    fn opened(&mut self, written: &Written) -> usize {
+        let gone = written
+            .runs
+            .iter()
+            .position(|(object, _)| !self.store.has(*object));
+        let opened = gone.unwrap_or(written.runs.len());
+        let breaks = self.plan.store.unwrap_or_default().breaks;
+        if opened < 2 || self.summary.in_part >= breaks {
+            return opened;
+        }
+        1 + self.kernel.random.below(opened as u64 - 1) as usize
+    }
+
     pub(super) fn inventory_read(
         &mut self,
         pid: Pid,
@@ -134,6 +148,7 @@ impl World {
         self.summary.damages += u64::from(is_lost || is_altered);
         let found = self.store.inventories.get(&object).filter(|_| !is_lost);
         let mut found = found.cloned();
+        let opened = found.as_ref().map(|written| self.opened(written));
         if let Some(written) = found.as_mut().filter(|_| is_altered) {
             // Rows of a map are said not to count.
             let expected = &mut written.inventory.expected;
@@ -141,22 +156,22 @@ impl World {
             expected.winners = winners.into_iter().skip(1).collect::<Winners>();
         }
         let process = &mut self.procs[pid];
-        let found = found.map(|written| {
+        let found = found.zip(opened).ok_or(0).and_then(|(written, opened)| {
             process.remote.insert(first, object);
-            for (run, (object, _)) in (first + 1..).zip(&written.runs) {
-                let content = self.store.runs.get(object).cloned();
+            for (run, (object, _)) in (first + 1..).zip(&written.runs[..opened]) {
                 process.remote.insert(run, *object);
-                process.runs.insert(run, content.unwrap_or_default());
+                process.runs.insert(run, self.store.runs[object].clone());
+            }
+            if opened < written.runs.len() {
+                self.summary.in_part += 1;
+                return Err(1 + opened as u64);
             }
             self.summary.adopted += 1;
-            Adopted {
+            let runs = written.runs.into_iter();
+            Ok(Adopted {
                 inventory: written.inventory,
-                runs: written
-                    .runs
-                    .into_iter()
-                    .map(|(_, batches)| batches)
-                    .collect(),
-            }
+                runs: runs.map(|(_, batches)| batches).collect(),
+            })
         });
         let event = ServerEvent::InventoryRead {
             shuffle,

@@ -58,6 +58,8 @@ treadle_sim_kernel::counters! {
         pub invalidations: u64,
         /// Batches, and reads of files, that were damaged.
         pub damages: u64,
+        /// Copies in the remote store that could be adopted in part only.
+        pub in_part: u64,
         /// Times at which rows were found not to be what they should.
         pub repairs: u64,
         /// Times at which a server had other room, also none.

@@ -234,6 +234,16 @@ fn what_is_in_the_remote_store_outlives_its_servers() {
     for guard in [Guard::Whole, Guard::Left] {
         assert_noticed(guard.path(), 60, &symptoms, without);
     }
+    let mut in_part = 0;
+    for at in 0..30 {
+        let of = simulate_plan(Plan::adopted_in_part(at), Trace::Off);
+        let of = of.unwrap_or_else(|error| panic!("adopted in part, after {at}: {error}"));
+        assert_eq!((of.finished, of.failed), (1, 0), "after {at}: {of:?}");
+        in_part += of.in_part;
+    }
+    assert!(in_part > 30, "{in_part}");
+    let without = |at, trace| simulate_plan(Plan::adopted_in_part(at), trace);
+    assert_noticed(Guard::Opened.path(), 30, &symptoms, without);
     for at in 0..20 {
         let of = simulate_plan(Plan::altered(at), Trace::Off);
         of.unwrap_or_else(|error| panic!("altered, after {at}: {error}"));

@@ -63,12 +63,13 @@ const SYMPTOMS: [&str; 7] = [
 ];
 
 /// They need the stand-alone service, whose test has them.
-const OF_THE_SERVICE: [Guard; 16] = [
+const OF_THE_SERVICE: [Guard; 17] = [
     Guard::Ownership,
     Guard::Poison,
     Guard::Elsewhere,
     Guard::Whole,
     Guard::Left,
+    Guard::Opened,
     Guard::Adopted,
     Guard::Lease,
     Guard::Shares,

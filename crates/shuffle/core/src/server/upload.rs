@@ -183,12 +183,14 @@ impl Server {
         &mut self,
         (shuffle, group): (ShuffleId, GroupId),
         first: u64,
-        found: Option<Adopted>,
+        found: Result<Adopted, u64>,
         effects: &mut Effects,
     ) {
-        let count = found
-            .as_ref()
-            .map_or(0, |found| 1 + found.runs.len() as u64);
+        let opened = match &found {
+            Ok(found) => 1 + found.runs.len() as u64,
+            Err(opened) => *opened,
+        };
+        let numbers = first..first + opened;
         let held = self.shuffles.get_mut(&shuffle);
         let held = held.and_then(|held| Some((held.groups.get_mut(&group)?, &held.plan)));
         let adopting = held.and_then(|(state, plan)| match &mut state.upload {
@@ -200,19 +202,23 @@ impl Server {
         });
         let Some((state, plan, mark, seal)) = adopting else {
             // It is not wanted any more. Others may want it.
-            let numbers = first..first + count;
             return effects.extend(numbers.map(ServerEffect::LeaveRun));
         };
         let source = plan.group_of_epoch(group.epoch);
         let source = source.map_or(group, |source| group.at(source.copies[0]));
         state.upload = Upload::Not;
-        let is_adopted = found.is_some_and(|found| {
+        let is_whole = found.is_ok();
+        let is_adopted = found.is_ok_and(|found| {
             let is_it = (found.inventory.shuffle, found.inventory.epoch) == (shuffle, group.epoch);
             is_it && state.adopt(first, mark, found)
         });
         if !is_adopted {
-            let numbers = first..first + count;
-            effects.extend(numbers.map(ServerEffect::LeaveRun));
+            // Whoever has it now still needs it, and others may be able to adopt it.
+            let is_left = is_whole || Guard::Opened.holds();
+            effects.extend(numbers.map(|run| match is_left {
+                true => ServerEffect::LeaveRun(run),
+                false => ServerEffect::DropRun(run),
+            }));
         }
         match (seal, is_adopted) {
             (Some(seal), _) => self.seal(seal, effects),

@@ -163,7 +163,7 @@ impl Machines {
                 let inner = &self.inner;
                 let remote = self.remote.as_mut();
                 if !remote.is_some_and(|remote| remote.read_inventory(inner, first, copy, name)) {
-                    self.inventory_read(copy, first, None);
+                    self.inventory_read(copy, first, Err(0));
                 }
             }
             ServerEffect::Load {
@@ -265,12 +265,12 @@ impl Machines {
         self.steps.push_back(Step::Server(event));
     }
 
-    /// An inventory was read, or could not be.
+    /// An inventory was read, or could not be: then so many objects were opened.
     pub(crate) fn inventory_read(
         &mut self,
         (shuffle, group): (ShuffleId, GroupId),
         first: u64,
-        found: Option<Adopted>,
+        found: Result<Adopted, u64>,
     ) {
         for (run, batches) in (first + 1..).zip(found.iter().flat_map(|found| &found.runs)) {
             let ids = batches.iter().map(|&(id, ..)| (shuffle, group, id));

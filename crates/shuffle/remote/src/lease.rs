@@ -38,6 +38,9 @@ pub(crate) fn is_name(directory: &str) -> bool {
     })
 }
 
+/// The directory of another process, with its manifest, if it has one.
+pub(crate) type Found = (String, Option<Manifest>);
+
 /// The directories of others, and since when their manifests have not changed.
 #[derive(Default, Debug)]
 pub(crate) struct Sweep {
@@ -45,24 +48,24 @@ pub(crate) struct Sweep {
 }
 
 impl Sweep {
-    /// Takes in what is there, with the manifests as far as there are some. Returns what is to be removed. `lease`
-    /// counts where there is no manifest.
+    /// Takes in what is there, and was read between two times. Returns what is to be removed, if it is the same
+    /// still. `lease` counts where there is no manifest.
     pub(crate) fn look(
         &mut self,
-        found: Vec<(String, Option<Manifest>)>,
+        found: Vec<Found>,
         lease: Duration,
-        now: Duration,
-    ) -> Vec<String> {
+        (began, ended): (Duration, Duration),
+    ) -> Vec<Found> {
         let mut before = std::mem::take(&mut self.seen);
         let mut dead = Vec::new();
         for (directory, manifest) in found {
             let since = match before.remove(&directory) {
                 Some((same, since)) if same == manifest => since,
-                _ => now,
+                _ => ended,
             };
             let lease = manifest.map_or(lease, |manifest| manifest.lease);
-            if now.saturating_sub(since) > lease * LEASES {
-                dead.push(directory.clone());
+            if began.saturating_sub(since) > lease * LEASES {
+                dead.push((directory.clone(), manifest));
             }
             self.seen.insert(directory, (manifest, since));
         }
@@ -96,6 +99,10 @@ mod tests {
         }
     }
 
+    fn names(found: Vec<Found>) -> Vec<String> {
+        found.into_iter().map(|(name, _)| name).collect()
+    }
+
     #[test]
     fn who_renews_stays_and_who_does_not_goes_after_two_leases() {
         let mut sweep = Sweep::default();
@@ -106,7 +113,7 @@ mod tests {
                 ("dead".into(), manifest(3)),
                 ("unnamed".into(), None),
             ];
-            sweep.look(found, LEASE, at(seconds))
+            names(sweep.look(found, LEASE, (at(seconds), at(seconds))))
         };
         assert!(
             look(1, 1_000).is_empty(),
@@ -121,9 +128,23 @@ mod tests {
     fn a_directory_that_was_away_is_a_new_one() {
         let mut sweep = Sweep::default();
         let found = || vec![("one".into(), manifest(1))];
-        assert!(sweep.look(found(), LEASE, Duration::ZERO).is_empty());
-        assert!(sweep.look(Vec::new(), LEASE, LEASE).is_empty());
-        assert!(sweep.look(found(), LEASE, 3 * LEASE).is_empty());
-        assert_eq!(sweep.look(found(), LEASE, 6 * LEASE), ["one"]);
+        let mut look = |found, at| names(sweep.look(found, LEASE, (at, at)));
+        assert!(look(found(), Duration::ZERO).is_empty());
+        assert!(look(Vec::new(), LEASE).is_empty());
+        assert!(look(found(), 3 * LEASE).is_empty());
+        assert_eq!(look(found(), 6 * LEASE), ["one"]);
+    }
+
+    #[test]
+    fn what_a_look_itself_takes_makes_nobody_older() {
+        let mut sweep = Sweep::default();
+        let mut look = |began, ended| {
+            let found = vec![("one".into(), manifest(1))];
+            names(sweep.look(found, LEASE, (began, ended)))
+        };
+        assert!(look(Duration::ZERO, 10 * LEASE).is_empty());
+        // It may have been read at the end of the first look, and is read at the beginning of the next one.
+        assert!(look(11 * LEASE, 30 * LEASE).is_empty());
+        assert_eq!(look(31 * LEASE, 31 * LEASE), ["one"]);
     }
 }

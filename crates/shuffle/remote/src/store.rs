@@ -104,9 +104,11 @@ impl Store {
                 .await
                 .map_err(|error| failed("use", location, &said(&error)))
         }))?;
-        let keeping = Arc::clone(&parts);
         let (lease, said) = watch::channel(lease);
-        runtime.spawn(async move { keeping.keep(said).await });
+        let (renewing, sweeping) = (Arc::clone(&parts), Arc::clone(&parts));
+        let also_said = said.clone();
+        runtime.spawn(async move { renewing.renew_all(said).await });
+        runtime.spawn(async move { sweeping.sweep(also_said).await });
         Ok(Self(Arc::new(Shared {
             runtime: Some(runtime),
             parts,

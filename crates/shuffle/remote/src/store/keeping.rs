@@ -1,4 +1,6 @@
 //! The directory of this process is kept while it lives: its manifest is renewed. Those of dead ones are removed.
+//!
+//! These are two tasks: a store that answers slowly, or has much to remove, must not keep this process from renewing.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -9,13 +11,15 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::{Parts, random};
-use crate::lease::{self, Sweep};
+use crate::lease::{self, Found, Sweep};
 use crate::manifest::Manifest;
 
-/// Manifests that are renewed at once.
+/// Manifests that are renewed at once, and those that are looked at.
 const RENEWING: usize = 8;
-/// Directories of processes that are looked at, at most.
+const LOOKING: usize = 16;
+/// Directories of processes that are looked at, and those that are removed, at most, in a lease.
 const DIRECTORIES: usize = 1 << 14;
+const REMOVED: usize = 1 << 8;
 /// How often a manifest is renewed in a lease.
 const RENEWALS: u32 = 4;
 /// The name of a manifest.
@@ -39,22 +43,10 @@ impl Parts {
         self.operator.write(&path, text).await.map(drop)
     }
 
-    /// Renews the manifest, and removes what dead processes have left, until it is closed.
-    pub(super) async fn keep(&self, mut said: watch::Receiver<Duration>) {
-        let began = Instant::now();
-        let mut sweep = Sweep::default();
+    /// Renews the manifests of this process, until it is closed.
+    pub(super) async fn renew_all(&self, mut said: watch::Receiver<Duration>) {
         for renewal in 1.. {
             let lease = *said.borrow_and_update();
-            if renewal % u64::from(RENEWALS) == 1
-                && let Ok(found) = self.directories().await
-            {
-                for dead in sweep.look(found, lease, began.elapsed()) {
-                    // It may have been adopted meanwhile.
-                    if !self.folders().contains_key(&dead) {
-                        self.remove_directory(&dead).await;
-                    }
-                }
-            }
             // Another lease is said at once.
             let _ = timeout(lease / RENEWALS, said.changed()).await;
             if self.is_closed.load(Ordering::Acquire) {
@@ -72,31 +64,68 @@ impl Parts {
         }
     }
 
-    /// The directories of other processes, with their manifests.
-    pub(super) async fn directories(&self) -> Result<Vec<(String, Option<Manifest>)>, Error> {
+    /// Removes what dead processes have left, until it is closed.
+    pub(super) async fn sweep(&self, mut said: watch::Receiver<Duration>) {
+        let clock = Instant::now();
+        let mut sweep = Sweep::default();
+        while !self.is_closed.load(Ordering::Acquire) {
+            let lease = *said.borrow_and_update();
+            let began = clock.elapsed();
+            if let Ok(found) = self.directories(lease).await {
+                let dead = sweep.look(found, lease, (began, clock.elapsed()));
+                let dead = dead.into_iter().take(REMOVED);
+                let removing = dead.map(|(directory, manifest)| async move {
+                    // It may have been renewed or adopted since it was read: there may have been much to read.
+                    let now = timeout(lease, self.manifest(&directory)).await;
+                    let is_same = matches!(now, Ok(Ok(now)) if now == manifest);
+                    if is_same && !self.folders().contains_key(&directory) {
+                        self.remove_directory(&directory).await;
+                    }
+                });
+                let removing = stream::iter(removing).buffer_unordered(RENEWING);
+                removing.for_each(|()| async {}).await;
+            }
+            let _ = timeout(lease, said.changed()).await;
+        }
+    }
+
+    /// The directories of other processes, with their manifests. Those of which that cannot be read within a lease
+    /// are looked at next time.
+    async fn directories(&self, lease: Duration) -> Result<Vec<Found>, Error> {
         let mut listed = self.operator.lister("/").await?;
-        let mut found = Vec::new();
+        let mut others = Vec::new();
         while let Some(entry) = listed.try_next().await?
-            && found.len() < DIRECTORIES
+            && others.len() < DIRECTORIES
         {
             let directory = entry.path().to_string();
             let is_own = directory == self.directory || self.folders().contains_key(&directory);
-            if !lease::is_name(&directory) || is_own {
-                continue;
+            if lease::is_name(&directory) && !is_own {
+                others.push(directory);
             }
-            let path = format!("{directory}{MANIFEST}");
-            let manifest = match self.operator.stat(&path).await {
-                // Nobody's memory is for a file of any length.
-                Ok(about) if about.content_length() <= LONG => {
-                    let text = self.operator.read(&path).await?.to_vec();
-                    Manifest::decode(&text)
-                }
-                Ok(_) => None,
-                Err(error) if error.kind() == ErrorKind::NotFound => None,
-                Err(error) => return Err(error),
-            };
-            found.push((directory, manifest));
         }
-        Ok(found)
+        let looking = others.into_iter().map(|directory| async move {
+            let manifest = timeout(lease, self.manifest(&directory)).await;
+            Some((directory, manifest.ok()?.ok()?))
+        });
+        let looking = stream::iter(looking).buffer_unordered(LOOKING);
+        Ok(looking.filter_map(|found| async { found }).collect().await)
+    }
+
+    /// The manifest of a directory, if there is one.
+    async fn manifest(&self, directory: &str) -> Result<Option<Manifest>, Error> {
+        let path = format!("{directory}{MANIFEST}");
+        let read = async {
+            // Nobody's memory is for a file of any length.
+            match self.operator.stat(&path).await?.content_length() {
+                ..=LONG => self.operator.read(&path).await.map(Some),
+                _ => Ok(None),
+            }
+        };
+        match read.await {
+            Ok(text) => Ok(text.and_then(|text| Manifest::decode(&text.to_vec()))),
+            // Somebody else may remove it just now.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }

@@ -195,6 +195,42 @@ fn what_a_dead_process_has_left_is_removed_and_what_others_have_is_not() {
 }
 
 #[test]
+fn who_waits_for_the_manifest_of_another_process_goes_on_renewing_its_own() {
+    let (directory, _) = stores("hanging");
+    let text = format!("file://{}", directory.path().display());
+    let hanging = directory.path().join("treadle-1-0000000000000001");
+    let dead = directory.path().join("treadle-1-0000000000000002");
+    for place in [&hanging, &dead] {
+        std::fs::create_dir(place).unwrap();
+    }
+    // Whoever opens it to read waits until somebody writes.
+    let mut pipe = std::process::Command::new("mkfifo");
+    let made = pipe.arg(hanging.join("manifest")).status();
+    assert!(made.unwrap().success());
+    let store = open(&text.parse().unwrap(), Duration::from_secs(1));
+    let folder = store.folder().unwrap();
+    let manifests = || {
+        let folders = std::fs::read_dir(directory.path()).unwrap();
+        let folders = folders.map(|folder| folder.unwrap().path());
+        let own = folders.filter(|path| *path != hanging && *path != dead);
+        let own = own.map(|path| (path.clone(), std::fs::read(path.join("manifest")).unwrap()));
+        own.collect::<std::collections::BTreeMap<_, _>>()
+    };
+    for turn in 0..4 {
+        let before = manifests();
+        assert_eq!(before.len(), 2);
+        until(&format!("its manifests change, {turn}"), || {
+            let now = manifests();
+            before.iter().all(|(path, text)| now[path] != *text)
+        });
+    }
+    until("what is dead is removed meanwhile", || !dead.exists());
+    assert!(hanging.exists());
+    drop(folder);
+    store.close();
+}
+
+#[test]
 fn what_another_process_has_adopted_outlives_the_one_that_wrote_it() {
     let (directory, _) = stores("adopted");
     let location = format!("file://{}", directory.path().display());

@@ -69,7 +69,7 @@ impl Options {
     }
 
     /// How much of an overloaded server the application gets, compared with those of others; at least 1, which is the
-    /// default.
+    /// default, and at most 1,000: more counts as that.
     #[must_use]
     pub fn priority(mut self, priority: u32) -> Self {
         self.priority = priority;

@@ -198,7 +198,7 @@ pub struct Device {
     reads: Pace,
     writes: Pace,
     latency: Latency,
-    served: BTreeMap<ApplicationId, (Served, Duration, u32)>,
+    served: BTreeMap<ApplicationId, (Served, Duration, u64)>,
     failures: u64,
     failed_at: Option<Duration>,
     failed_in_a_row: u32,
@@ -374,12 +374,12 @@ impl Device {
 
     /// Notes that an application uses the device.
     fn account(&mut self, tenant: Tenant) {
-        let account = (Served::default(), self.now, tenant.priority);
+        let account = (Served::default(), self.now, tenant.weight());
         let account = self
             .served
             .entry(tenant.application)
             .or_insert_with(|| account);
-        (account.1, account.2) = (self.now, tenant.priority.max(1));
+        (account.1, account.2) = (self.now, tenant.weight());
         if self.served.len() > MOST_SERVED {
             let queues = &self.queues;
             let idle = self.served.iter();
@@ -428,7 +428,7 @@ impl Device {
         });
         let (mut weights, mut count) = (0, 0);
         for (_, (.., priority)) in active {
-            weights += u64::from(*priority);
+            weights += *priority;
             count += 1;
         }
         if count < 2 {
@@ -445,7 +445,7 @@ impl Device {
             };
             // Of the whole device, as long as all want their share.
             let each = self.reads.cost(1, bytes / reads).saturating_mul(weights);
-            let each = each / u64::from(*priority);
+            let each = each / *priority;
             let most = self.options.read_latency.as_nanos() as u64 / each.max(1);
             limits.push(Limit {
                 application,

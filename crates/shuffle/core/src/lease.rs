@@ -16,8 +16,18 @@ pub struct ApplicationId(pub u64);
 pub struct Tenant {
     pub application: ApplicationId,
     /// Its share of a server that is overloaded, compared to the priorities of others that want more than
-    /// theirs. At least 1, which is the default.
+    /// theirs. At least 1, which is the default. More than [`MOST_PRIORITY`] counts as that.
     pub priority: u32,
+}
+
+/// The highest priority that counts: nobody is starved by a larger number.
+pub const MOST_PRIORITY: u32 = 1_000;
+
+impl Tenant {
+    /// What it counts compared with others.
+    pub(crate) fn weight(self) -> u64 {
+        self.priority.clamp(1, MOST_PRIORITY).into()
+    }
 }
 
 impl Default for Tenant {

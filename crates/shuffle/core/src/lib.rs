@@ -49,7 +49,7 @@ pub use device::{
 };
 pub use error::{Broken, ShuffleError};
 pub use ids::{AttemptId, BatchId, Generation, GroupId, ServerId, ShuffleId, Transfer};
-pub use lease::{ApplicationId, Leases, Tenant};
+pub use lease::{ApplicationId, Leases, MOST_PRIORITY, Tenant};
 pub use master::{Master, MasterEffect, MasterEvent, Progress, Spec, Standing};
 pub use message::{
     Answer, Ask, CommitError, Fetch, FromServer, MapRange, Push, ReadPiece, Refusal, Seal,

@@ -41,6 +41,17 @@ pub enum ToNode {
     },
 }
 
+impl ToNode {
+    /// What it is about.
+    pub fn shuffle(&self) -> ShuffleId {
+        match self {
+            Self::Plan(plan) => plan.shuffle,
+            Self::Close(shuffle) | Self::Committed { shuffle, .. } => *shuffle,
+            Self::Seal(seal) => seal.shuffle,
+        }
+    }
+}
+
 /// From a process to the master.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ToMaster {

@@ -422,7 +422,9 @@ impl Server {
             ServerEvent::Message { from, message } => match message {
                 ToServer::Push(push) => self.offered(from, push, effects),
                 ToServer::Ask(ask) => self.asked(from, ask, effects),
-                ToServer::Abandon { group, transfer } => self.abandoned(group, transfer, effects),
+                ToServer::Abandon { group, transfer } => {
+                    self.abandoned(from, group, transfer, effects);
+                }
                 ToServer::Fetch(fetch) => self.fetch(from, fetch, effects),
                 ToServer::Cancel { read } => self.cancel_read(from, read, effects),
                 ToServer::Adopt {

@@ -87,8 +87,8 @@ class Service:
         after that.
     priority
         How much of a server the application gets while several want more than it can do, compared to the
-        priorities of the others: with 3, three times as much as with 1. At least 1, which is the default.
-        It counts for the shuffles that are registered by this object.
+        priorities of the others: with 3, three times as much as with 1. At least 1, which is the default; more
+        than 1,000 counts as 1,000. It counts for the shuffles that are registered by this object.
     compression
         How rows are compressed by those who write them: ``"lz4"``, ``"zstd"`` or ``"none"``. By default what
         ``treadle.shuffle.compression`` of Dask's configuration says, and none without that. It counts for the

@@ -1,5 +1,6 @@
 //! Clients of a service whose servers are processes, which are killed.
 
+mod hostile;
 mod losses;
 mod placement;
 mod refusals;

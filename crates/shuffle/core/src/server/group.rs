@@ -8,7 +8,7 @@ use treadle_types::Runs;
 use crate::block::Table;
 use crate::server::counts::Counts;
 use crate::server::upload::Upload;
-use crate::{AttemptId, BatchId, Expected, Place, Push, Tally, Transfer};
+use crate::{AttemptId, BatchId, ConnectionId, Expected, Place, Push, Tally, Transfer};
 
 /// A group: its batches by attempt, and how many rows each partition has.
 #[derive(Debug)]
@@ -65,6 +65,8 @@ pub(super) struct Attempt {
     pub(super) is_pinned: bool,
     /// It did not win, or was abandoned: only what is in files, or on its way there, is left.
     pub(super) is_lost: bool,
+    /// Who pushed its first batch: nobody else abandons it.
+    pub(super) from: Option<ConnectionId>,
 }
 
 #[derive(Debug)]

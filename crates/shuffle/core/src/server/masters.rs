@@ -168,12 +168,7 @@ impl Server {
     /// A master says something. About what another one governs it has no say.
     pub(super) fn told(&mut self, link: LinkId, message: ToNode, effects: &mut Effects) {
         self.masters.heard(link, self.now);
-        let shuffle = match &message {
-            ToNode::Plan(plan) => plan.shuffle,
-            ToNode::Close(shuffle) | ToNode::Committed { shuffle, .. } => *shuffle,
-            ToNode::Seal(seal) => seal.shuffle,
-        };
-        let governor = self.governor(shuffle);
+        let governor = self.governor(message.shuffle());
         if Guard::Governor.holds() && governor.is_some_and(|(governor, _)| governor != link) {
             return;
         }

@@ -353,6 +353,10 @@ impl Server {
             push.batch.number += 1 << 24;
         }
         state.add(push, table);
+        let attempt = (push.batch.map, push.batch.attempt);
+        if let Some(attempt) = state.attempts.get_mut(&attempt) {
+            attempt.from.get_or_insert(from);
+        }
         self.memory.resident += push.length;
         effects.push(ServerEffect::Store {
             shuffle,
@@ -440,7 +444,13 @@ impl Server {
     }
 
     /// A transfer has failed. What it pushed goes, unless somebody relies on it; so does what is on its way.
-    pub(super) fn abandoned(&mut self, group: GroupId, transfer: Transfer, effects: &mut Effects) {
+    pub(super) fn abandoned(
+        &mut self,
+        from: ConnectionId,
+        group: GroupId,
+        transfer: Transfer,
+        effects: &mut Effects,
+    ) {
         let shuffle = transfer.shuffle;
         let Ok(group) = self.resolve(shuffle, group) else {
             return;
@@ -453,20 +463,23 @@ impl Server {
         };
         let attempt = state.attempts.get(&(transfer.map, transfer.attempt));
         let is_used = attempt.is_some_and(|attempt| attempt.is_pinned);
+        let is_own = attempt.is_some_and(|attempt| attempt.from == Some(from));
         if is_used || state.winner(transfer.map) == Some(transfer.attempt) {
             return;
         }
-        let lost = state.lose_attempt(transfer.map, transfer.attempt);
-        self.drop_batches(shuffle, group, lost, effects);
-        let is_its = |of: ShuffleId, to: GroupId, batch: BatchId| {
-            (of, to) == (shuffle, group) && transfer.batch(batch.number) == batch
+        if is_own {
+            let lost = state.lose_attempt(transfer.map, transfer.attempt);
+            self.drop_batches(shuffle, group, lost, effects);
+        }
+        let is_its = |by: ConnectionId, of: ShuffleId, to: GroupId, batch: BatchId| {
+            (by, of, to) == (from, shuffle, group) && transfer.batch(batch.number) == batch
         };
         let arriving = self.arriving.keys();
-        let unwanted = arriving.filter(|(_, of, to, batch)| is_its(*of, *to, *batch));
+        let unwanted = arriving.filter(|(by, of, to, batch)| is_its(*by, *of, *to, *batch));
         self.unwanted.extend(unwanted.copied());
         for parked in core::mem::take(&mut self.parked) {
             let push = &parked.push;
-            match is_its(push.shuffle, push.group, push.batch) {
+            match is_its(parked.from, push.shuffle, push.group, push.batch) {
                 true => self.refuse(parked.from, push, Refusal::Busy, effects),
                 false => self.parked.push_back(parked),
             }

@@ -92,9 +92,9 @@ impl Server {
         let others = others.chain(self.waiting.tenants());
         let others = others.filter(|other| other.application != application);
         let others: BTreeMap<_, _> = others
-            .map(|other| (other.application, u64::from(other.priority.max(1))))
+            .map(|other| (other.application, other.weight()))
             .collect();
-        let mine = u64::from(tenant.priority.max(1));
+        let mine = tenant.weight();
         let part = all as u64 * mine / (mine + others.values().sum::<u64>());
         self.readings.len() < all && (own as u64) < part.max(1)
     }

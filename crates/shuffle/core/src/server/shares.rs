@@ -31,7 +31,7 @@ impl Shares {
     /// A request of this size is served.
     pub(crate) fn serve(&mut self, tenant: Tenant, bytes: u64) {
         let start = self.tag(tenant.application);
-        let cost = bytes.saturating_mul(1 << 10) / u64::from(tenant.priority.max(1));
+        let cost = bytes.saturating_mul(1 << 10) / tenant.weight();
         self.clock = start;
         self.tags
             .insert(tenant.application, start.saturating_add(cost.max(1)));
@@ -128,6 +128,23 @@ mod tests {
             application: ApplicationId(application),
             priority,
         }
+    }
+
+    #[test]
+    fn no_priority_is_above_the_highest_that_counts() {
+        let mut shares = Shares::default();
+        let (greedy, other) = (tenant(1, u32::MAX), tenant(2, 1));
+        let highest = u64::from(crate::MOST_PRIORITY);
+        let mut served = [0_u64; 2];
+        for _ in 0..4 * highest {
+            let next = match shares.tag(ApplicationId(1)) <= shares.tag(ApplicationId(2)) {
+                true => (greedy, 0),
+                false => (other, 1),
+            };
+            shares.serve(next.0, 1 << 20);
+            served[next.1] += 1;
+        }
+        assert!(served[1] >= 3, "{served:?}");
     }
 
     #[test]

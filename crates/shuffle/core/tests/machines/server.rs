@@ -289,6 +289,22 @@ fn an_abandoned_transfer_leaves_nothing() {
 }
 
 #[test]
+fn nobody_abandons_the_transfer_of_another_process() {
+    let (mut holder, plan) = holder();
+    let group = plan.groups[0].id;
+    let transfer = transfer(0, 10);
+    let [first, second] = [0, 1].map(|number| batch(transfer, group, number, &[(1, 2)]));
+    holder.push(first);
+    holder.message(ToServer::Push(second.0));
+    let message = ToServer::Abandon { group, transfer };
+    let from = ConnectionId(2);
+    holder.event(ServerEvent::Message { from, message });
+    // Also what is on its way comes.
+    assert!(is_acked(holder.arrive(second.0, Some(second.1))));
+    assert_eq!(holder.store.len(), 2);
+}
+
+#[test]
 fn what_is_on_its_way_of_an_abandoned_transfer_is_not_kept() {
     let (mut holder, plan) = holder();
     let group = plan.groups[0].id;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tracing::{error, warn};
 use treadle_shuffle::{
-    Leases, Master as Machine, MasterEffect, MasterEvent, ServerId, ShuffleId, ToMaster, ToNode,
+    GroupId, Leases, Master as Machine, MasterEffect, MasterEvent, ServerId, ShuffleId, ToMaster,
+    ToNode,
 };
 use treadle_shuffle_wire::encode_shuffled;
 
@@ -191,6 +192,14 @@ impl State {
         {
             return Err("it speaks for another server".into());
         }
+        if !self.may_say(from, &message) {
+            return match &message {
+                ToMaster::Commit { .. } => {
+                    Err("it commits a shuffle of another application".into())
+                }
+                _ => Ok(()),
+            };
+        }
         let again = match &message {
             ToMaster::Transferred { transfer, .. } => Some((transfer.shuffle, transfer.map)),
             _ => None,
@@ -206,21 +215,51 @@ impl State {
             server,
             times,
         } = &message
+            && !self.machine.has_its_share(*shuffle, (*server, *times))
         {
-            let application = self.members.get(&from).map(|it| it.hello.application);
-            let known = self.shuffles.get(shuffle);
-            // It may have ended. Of those of others nobody writes rows.
-            if known.map(|it| it.tenant.application.0) != application {
-                return Ok(());
-            }
-            if !self.machine.has_its_share(*shuffle, (*server, *times)) {
-                self.slow(server.node)?;
-            }
+            self.slow(server.node)?;
         }
         let from = self.name(from);
         if let Err(reason) = self.tell(MasterEvent::Message { from, message }) {
             error!(target: treadle_log::SHUFFLE, "{reason}");
         }
         Ok(())
+    }
+
+    /// Whether a member may say this of a shuffle. What makes maps run again is said by its application, and by servers
+    /// of its copies. Others may write maps, too.
+    fn may_say(&self, from: u32, message: &ToMaster) -> bool {
+        let shuffle = match message {
+            ToMaster::Commit { commit, .. } => commit.shuffle,
+            ToMaster::Transferred { transfer, .. } => transfer.shuffle,
+            ToMaster::Slow { shuffle, .. }
+            | ToMaster::Damaged { shuffle, .. }
+            | ToMaster::Differs { shuffle, .. }
+            | ToMaster::Poisoned { shuffle, .. } => *shuffle,
+            _ => return true,
+        };
+        let Some(known) = self.shuffles.get(&shuffle) else {
+            // It has ended. Of all that, only a commit is answered.
+            return !matches!(message, ToMaster::Slow { .. });
+        };
+        let application = self.members.get(&from).map(|it| it.hello.application);
+        if application == Some(known.tenant.application.0) {
+            return true;
+        }
+        let mut groups = known.plan.iter().flat_map(|plan| &plan.groups);
+        match message {
+            ToMaster::Transferred { groups: named, .. } => {
+                let all: BTreeSet<GroupId> = groups.map(|group| group.id).collect();
+                named.iter().all(|group| all.contains(group))
+            }
+            ToMaster::Damaged { group, .. } | ToMaster::Poisoned { group, .. } => {
+                let (copy, from) = (group.server, self.name(from));
+                groups.any(|other| {
+                    let holds = |server| other.holders().any(|holder| holder == server);
+                    other.id.epoch == group.epoch && holds(copy) && holds(from)
+                })
+            }
+            _ => false,
+        }
     }
 }

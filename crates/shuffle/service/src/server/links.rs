@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tracing::warn;
 use treadle_net::Peer;
 use treadle_reactor::thread::lock;
-use treadle_shuffle::{ApplicationId, LinkId, ServerId, ToMaster};
+use treadle_shuffle::{ApplicationId, LinkId, ServerId, ToMaster, ToNode};
 use treadle_shuffle_node::{Callbacks, Done, Plane, Waiter};
 use treadle_shuffle_wire::{decode_shuffled, encode_shuffled};
 
@@ -83,7 +83,46 @@ impl Links {
     }
 
     /// A master takes this server. `application`: whose it is, if it is that of one.
-    pub(super) fn open(&self, peer: Peer, welcome: &Welcome, application: Option<u64>) -> LinkId {
+    ///
+    /// # Errors
+    /// A link has the number of this master. It may be that of another process. If it is an earlier one of this
+    /// process, that ends soon, and the master tries again until then.
+    pub(super) fn open(
+        &self,
+        peer: Peer,
+        welcome: &Welcome,
+        application: Option<u64>,
+    ) -> Result<LinkId, String> {
+        let table = lock(&self.table);
+        let same = table.values().find(|link| link.master == welcome.master);
+        if let Some(same) = same {
+            let at = same.peer.address();
+            return Err(format!(
+                "the master that is connected from {at} has its number"
+            ));
+        }
+        Ok(self.add(table, peer, welcome, application))
+    }
+
+    /// This server has connected to a master. Whoever else has said its number is another process.
+    pub(super) fn open_own(&self, peer: Peer, welcome: &Welcome) -> LinkId {
+        let table = lock(&self.table);
+        let others = table.iter().filter(|(_, it)| it.master == welcome.master);
+        let others: Vec<LinkId> = others.map(|(&link, _)| link).collect();
+        drop(table);
+        for other in others {
+            self.close(other);
+        }
+        self.add(lock(&self.table), peer, welcome, None)
+    }
+
+    fn add(
+        &self,
+        mut table: MutexGuard<'_, BTreeMap<LinkId, Link>>,
+        peer: Peer,
+        welcome: &Welcome,
+        application: Option<u64>,
+    ) -> LinkId {
         let link = LinkId(1 + self.last.fetch_add(1, Ordering::Relaxed));
         let me = ServerId {
             node: welcome.id,
@@ -95,7 +134,9 @@ impl Links {
             heard: Duration::ZERO,
             is_drained: false,
         };
-        lock(&self.table).insert(link, of_it);
+        table.insert(link, of_it);
+        // What follows may be said at once.
+        drop(table);
         self.plane()
             .governed(link, me, application.map(ApplicationId));
         if self.is_leaving() {
@@ -139,8 +180,11 @@ impl Links {
         };
         match kind {
             wire::TO_NODE => {
-                let message = decode_shuffled(bytes).map_err(|error| error.to_string())?;
-                self.plane().hear_in(link, message);
+                let message: ToNode = decode_shuffled(bytes).map_err(|error| error.to_string())?;
+                // A master numbers its shuffles by itself. Nobody else begins or ends them, also before it does.
+                if message.shuffle().0 >> 32 == u64::from(master) {
+                    self.plane().hear_in(link, message);
+                }
             }
             wire::MET => {
                 let (server, address) = met()?;

@@ -100,7 +100,7 @@ impl Governing {
             (wire::WELCOME, Said::Hello(application)) => {
                 let welcome: Welcome = wire::decode(bytes).map_err(|error| error.to_string())?;
                 joining::check(&welcome).map_err(|error| error.to_string())?;
-                let link = links.open(self.peer.clone(), &welcome, *application);
+                let link = links.open(self.peer.clone(), &welcome, *application)?;
                 self.said = Said::Welcome(link);
                 Ok(())
             }

@@ -58,7 +58,7 @@ impl AtMaster {
     ) {
         loop {
             self.is_there.store(true, Ordering::Relaxed);
-            let link = links.open(peer.clone(), &welcome, None);
+            let link = links.open_own(peer.clone(), &welcome);
             let error = {
                 let mut broken = None;
                 let mut is_over = || end.is_over();

@@ -147,6 +147,8 @@ impl ShuffleMaster {
                 ..options.net.clone()
             };
             to_servers.pair.timeout = options.timeout;
+            // A server keeps what this master has for the lease, also if nothing is heard of it.
+            to_servers.patience = options.lease;
             Links::new(to_servers, registry.name.clone(), registry.application)
         });
         let inner = Arc::new(Inner {

@@ -246,13 +246,17 @@ fn listening(net: &Options) -> Options {
         name,
         lane: None,
     };
-    Options {
+    let mut options = Options {
         services: vec![
             offer(shuffle::SERVICE, "shuffle"),
             offer(LINKS, "shuffle masters"),
         ],
         ..net.clone()
+    };
+    if let Some(seconds) = tested("TREADLE_TESTING_SHUFFLE_SILENCE") {
+        options.pair.timeout = Duration::from_secs(seconds);
     }
+    options
 }
 
 /// Where rows go that do not fit into memory.
@@ -309,16 +313,15 @@ fn target(limit: u64, others: u64, has_remote: bool) -> u64 {
     let others = others.max(RESERVE.min(limit / 3));
     let reserve = writing(limit) + others + of_remote(limit, has_remote);
     let target = limit.saturating_sub(reserve).max(limit / 8);
-    tested().map_or(target, |rows| target.min(rows))
+    tested("TREADLE_TESTING_SHUFFLE_ROWS").map_or(target, |rows| target.min(rows))
 }
 
 /// What a test says instead.
-fn tested() -> Option<u64> {
+fn tested(variable: &str) -> Option<u64> {
     if !cfg!(feature = "testing") {
         return None;
     }
-    let said = std::env::var("TREADLE_TESTING_SHUFFLE_ROWS").ok()?;
-    said.parse().ok()
+    std::env::var(variable).ok()?.parse().ok()
 }
 
 /// Gives back what is not used, and has rows go to files where the process takes too much.

@@ -555,6 +555,11 @@ impl World {
                 self.cut(one, other, length);
             }
             Fault::Reset { place } => {
+                let pid = at(place).filter(|&pid| self.is_shared() && self.procs[pid].is_alive);
+                if let Some(pid) = pid {
+                    // What masters had at a server is gone with their links. They connect again.
+                    self.lose(pid, Duration::ZERO);
+                }
                 let procs: Vec<u32> = self.procs.iter().map(|process| process.id.node).collect();
                 self.sever(|connection| {
                     procs[connection.client] == place || procs[connection.server] == place
@@ -590,6 +595,7 @@ impl World {
                 self.at = master;
                 self.kill_master(is_told);
             }
+            // Servers wait for what it says until its lease is over.
             Fault::PauseMaster { master, length } => {
                 self.kernel.pause(masters::node(master), length);
             }

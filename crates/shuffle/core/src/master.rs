@@ -15,6 +15,7 @@ mod check;
 mod commit;
 mod copies;
 mod event;
+mod loads;
 mod loss;
 mod weights;
 
@@ -30,6 +31,7 @@ pub use event::{MasterEffect, MasterEvent, Progress, Spec, Standing};
 
 use crate::config::Guard;
 use crate::layout::Layout;
+use crate::master::loads::Loads;
 use crate::{
     Config, Generation, GroupId, Intake, MapSet, Plan, ServerId, ShuffleError, ShuffleId, Tally,
     Tenant, ToMaster, ToNode, Transfer, Uploaded,
@@ -54,6 +56,7 @@ pub struct Master {
     /// By the first shuffle that used it.
     layouts: BTreeMap<ShuffleId, Layout>,
     registered: usize,
+    loads: Loads,
 }
 
 /// A server that is there.
@@ -87,6 +90,8 @@ struct Shuffle {
     generation: Generation,
     opened: Generation,
     groups: BTreeMap<GroupId, GroupState>,
+    /// What its groups are counted as at servers.
+    counted: BTreeMap<ServerId, u128>,
     /// What others are told. `None`: some partition has no home, since there is no server.
     plan: Option<Arc<Plan>>,
     /// Who was told, and is told what changes.
@@ -211,7 +216,8 @@ impl Shuffle {
             Phase::Sealing(sealing) => sealing.awaited.len() * size_of::<(GroupId, Tally)>(),
             _ => 0,
         };
-        let rest = followers + awaited + runs(&self.outputs);
+        let counted = self.counted.len() * size_of::<(ServerId, u128)>();
+        let rest = followers + awaited + counted + runs(&self.outputs);
         groups.chain(told).sum::<u64>() + rest as u64 + self.transferred.footprint()
     }
 }
@@ -236,6 +242,7 @@ impl Master {
             shuffles: BTreeMap::new(),
             layouts: BTreeMap::new(),
             registered: 0,
+            loads: Loads::default(),
         }
     }
 
@@ -384,6 +391,7 @@ impl Master {
             generation: Generation(1),
             opened: Generation(1),
             groups: BTreeMap::new(),
+            counted: BTreeMap::new(),
             plan: None,
             followers: BTreeSet::new(),
             slow: BTreeSet::new(),
@@ -533,8 +541,14 @@ impl Master {
             .collect()
     }
 
-    /// Gives partitions without a home one, and tells who takes part.
+    /// Gives partitions without a home one, and tells who takes part. Whatever changes groups ends here.
     fn settle(&mut self, id: ShuffleId, effects: &mut Effects) {
+        self.count_loads(id);
+        self.assign(id, effects);
+        self.count_loads(id);
+    }
+
+    fn assign(&mut self, id: ShuffleId, effects: &mut Effects) {
         self.weigh();
         let mut servers = self.eligible();
         let mut places = self.places();
@@ -632,6 +646,7 @@ impl Master {
                 self.layouts.remove(&shuffle.layout);
             }
         }
+        self.forget_loads(&shuffle);
         let phase = mem::replace(&mut shuffle.phase, Phase::Open);
         if let Phase::Sealing(sealing) = phase {
             sealing.answer(id, Err(crate::CommitError::Ended(id)), effects);

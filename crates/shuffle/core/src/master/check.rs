@@ -20,6 +20,7 @@ impl Master {
             *users.entry(shuffle.layout).or_default() += 1;
             self.check_shuffle(id, shuffle)?;
         }
+        self.check_loads()?;
         for (id, layout) in &self.layouts {
             let found = users.get(id).copied().unwrap_or(0);
             if found == 0 || found != layout.users {

@@ -151,22 +151,12 @@ impl Places {
 impl Master {
     pub(super) fn places(&self) -> Places {
         let servers = self.servers.iter();
-        let servers = servers.map(|(&server, &member)| (server, (member, 0)));
-        let mut places = Places {
+        let servers = servers.map(|(&server, &member)| (server, (member, self.loads.of(server))));
+        Places {
             servers: servers.collect(),
             slow: BTreeSet::new(),
             few: BTreeSet::new(),
-        };
-        for group in self
-            .shuffles
-            .values()
-            .flat_map(|shuffle| shuffle.groups.values())
-        {
-            for holder in group.holders() {
-                places.take(holder, group.load);
-            }
         }
-        places
     }
 
     /// Servers have come or are to leave: copies may be elsewhere.

@@ -444,3 +444,45 @@ fn masters_that_do_not_know_of_each_other_begin_small_shuffles_at_different_serv
     assert!(counts[0] > *counts[1..].iter().max().unwrap(), "{counts:?}");
     assert!(counts.iter().all(|&count| count >= 8), "{counts:?}");
 }
+
+/// How many groups are looked at to know what servers have, for each of four events that are about all shuffles.
+fn looked_at(shuffles: u64) -> [u64; 4] {
+    let spec = Spec {
+        copies: 2,
+        ..spec(1, 24)
+    };
+    let mut head = Head::new(6, spec.clone());
+    for shuffle in (0..shuffles).map(|at| ShuffleId(100 + at)) {
+        let spec = spec.clone();
+        head.event(MasterEvent::Register { shuffle, spec });
+        head.hear(0, ToMaster::Join(shuffle));
+    }
+    weigh(&mut head, 1, 0);
+    let events = [
+        MasterEvent::Lost(server_id(5)),
+        MasterEvent::Joined(server_id(9)),
+        MasterEvent::Draining(server_id(4)),
+        MasterEvent::Standing {
+            server: server_id(1),
+            standing: Standing {
+                domain: 1,
+                weight: 7,
+                intake: Intake::default(),
+                store: 0,
+            },
+        },
+    ];
+    events.map(|event| {
+        let before = head.master.counted();
+        head.event(event);
+        head.master.counted() - before
+    })
+}
+
+#[test]
+fn what_is_about_all_shuffles_looks_at_each_group_a_few_times() {
+    let (few, many) = (looked_at(20), looked_at(80));
+    for (few, many) in few.into_iter().zip(many) {
+        assert!(few > 20 && many < 5 * few, "{few} {many}");
+    }
+}

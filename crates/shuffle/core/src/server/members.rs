@@ -1,6 +1,6 @@
 //! Who is connected. The master's word ends a process here, too: nothing waits for what it does not do.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::ServerId;
 use crate::config::Guard;
@@ -14,6 +14,8 @@ const MOST_GONE: usize = 1024;
 pub(super) struct Members {
     connected: BTreeMap<ConnectionId, ServerId>,
     gone: BTreeSet<ServerId>,
+    /// The same, as they went.
+    order: VecDeque<ServerId>,
 }
 
 impl Members {
@@ -40,10 +42,13 @@ impl Server {
         if !Guard::Gone.holds() {
             return;
         }
-        self.members.gone.insert(member);
-        if self.members.gone.len() > MOST_GONE {
-            // The one that joined first.
-            self.members.gone.pop_first();
+        if self.members.gone.insert(member) {
+            self.members.order.push_back(member);
+        }
+        if self.members.gone.len() > MOST_GONE
+            && let Some(first) = self.members.order.pop_front()
+        {
+            self.members.gone.remove(&first);
         }
         let all = self.members.connected.iter();
         let its = all.filter(|(_, other)| **other == member);

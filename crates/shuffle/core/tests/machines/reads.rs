@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use treadle_shuffle::{
     ApplicationId, ConnectionId, Expected, Fetch, FromServer, Limit, Plan, Refusal, ServerEffect,
-    ServerEvent, Tenant, ToNode, ToServer, Verdict,
+    ServerEvent, ServerId, Tenant, ToNode, ToServer, Verdict,
 };
 
 use crate::server::{compare, fetch, holder, is_acked, spilled};
@@ -323,4 +323,25 @@ fn the_word_of_the_master_ends_a_process_and_all_that_it_asked_for() {
     let (from, member) = (ConnectionId(3), gone);
     let effects = holder.event(ServerEvent::Connected { from, member });
     assert_eq!(effects, [ServerEffect::Disconnect(from)]);
+}
+
+#[test]
+fn of_many_processes_that_are_gone_those_that_went_last_are_remembered() {
+    let (mut holder, _) = roomy();
+    // Those of the second master have larger names, and go first.
+    let gone = |at: u32| ServerId {
+        node: at % 1_025,
+        incarnation: 7 - at / 1_025,
+    };
+    for at in 0..2 * 1_025 {
+        holder.event(ServerEvent::Gone(gone(at)));
+    }
+    let mut connect = |member| {
+        let from = ConnectionId(3);
+        holder.event(ServerEvent::Connected { from, member })
+    };
+    let dropped = [ServerEffect::Disconnect(ConnectionId(3))];
+    assert_eq!(connect(gone(2 * 1_025 - 1)), dropped);
+    assert_eq!(connect(gone(1_100)), dropped);
+    assert_eq!(connect(gone(1_000)), []);
 }

@@ -6,8 +6,9 @@
 
 use std::alloc::{Layout, alloc, dealloc, realloc};
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +26,8 @@ use crate::thrown::Thrown;
 /// Bytes of a partition's number.
 const NUMBER: usize = 4;
 const ALIGNMENT: usize = 8;
+/// Bytes that are copied at once from a directory that is full.
+const PIECE: usize = 1 << 20;
 pub(crate) const REGIONS: usize = 3;
 
 /// Bytes that Java has written to each region since it was spilled last.
@@ -40,6 +43,8 @@ struct Region {
     /// What was spilled, and how many bytes that are.
     spilled: Option<File>,
     length: usize,
+    /// Where it may be.
+    directories: Vec<PathBuf>,
 }
 
 struct Memory {
@@ -73,14 +78,16 @@ impl Arena {
         Ok(start)
     }
 
-    /// Writes what is there to files in a directory, which have no names, and frees its memory. Returns the bytes.
+    /// Writes what is there to files in one of these directories, which have no names, and frees its memory. Returns the
+    /// bytes. A directory that is full, or fails, is followed by the next one.
     ///
     /// # Errors
-    /// The files cannot be written.
-    pub(crate) fn spill(&self, used: Used, directory: &Path) -> Result<usize, Thrown> {
+    /// The files can be written in none of them.
+    pub(crate) fn spill(&self, used: Used, directories: &[PathBuf]) -> Result<usize, Thrown> {
         let mut regions = self.lock();
         for (region, used) in regions.iter_mut().zip(used) {
-            region.spill(used, directory)?;
+            region.directories = directories.into();
+            region.spill(used)?;
         }
         for region in regions.iter_mut() {
             region.memory = None;
@@ -150,21 +157,57 @@ impl Region {
         }
     }
 
-    fn spill(&mut self, used: usize, directory: &Path) -> Result<(), Thrown> {
-        let told = || format!("spilling rows of a map to {}", directory.display());
-        let file = match self.spilled.take() {
-            Some(file) => file,
-            None => unnamed(directory).map_err(|error| Thrown::io(told())(error.into()))?,
-        };
-        // It stays whatever happens: what was spilled before is nowhere else.
-        let file = self.spilled.insert(file);
+    fn spill(&mut self, used: usize) -> Result<(), Thrown> {
         // Without memory, what Java has written is in the file already: a push after an error says it once more.
         let used = self.memory.as_ref().map_or(0, |_| used);
         let written = Self::written(self.memory.as_ref(), used)?;
-        let written = file.write_all_at(written, self.length as u64);
-        written.map_err(Thrown::io(told()))?;
-        self.length += used;
-        Ok(())
+        // What was spilled before stays whatever happens: it is nowhere else.
+        let mut failed = match &self.spilled {
+            Some(file) => file.write_all_at(written, self.length as u64).err(),
+            None => Some(io::Error::other("there is no directory for it")),
+        };
+        let places = if failed.is_some() {
+            &self.directories[..]
+        } else {
+            &[]
+        };
+        for directory in places {
+            match self.moved(written, directory) {
+                Ok(file) => {
+                    self.spilled = Some(file);
+                    failed = None;
+                    break;
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        match failed {
+            None => {
+                self.length += used;
+                Ok(())
+            }
+            Some(error) => {
+                let places = &self.directories;
+                Err(Thrown::io(format!("spilling rows of a map to {places:?}"))(
+                    error,
+                ))
+            }
+        }
+    }
+
+    /// A file in a directory with what was spilled before, and more.
+    fn moved(&self, more: &[u8], directory: &Path) -> io::Result<File> {
+        let file = unnamed(directory)?;
+        if let Some(before) = &self.spilled {
+            let mut piece = vec![0; PIECE.min(self.length)];
+            for at in (0..self.length).step_by(PIECE) {
+                let piece = &mut piece[..PIECE.min(self.length - at)];
+                before.read_exact_at(piece, at as u64)?;
+                file.write_all_at(piece, at as u64)?;
+            }
+        }
+        file.write_all_at(more, self.length as u64)?;
+        Ok(file)
     }
 
     /// All of it. What was spilled is mapped, together with what was not.
@@ -172,8 +215,7 @@ impl Region {
         if self.spilled.is_none() {
             return Self::written(self.memory.as_ref(), used).map(View::Memory);
         }
-        // The directory counts for the first spill alone.
-        self.spill(used, Path::new(""))?;
+        self.spill(used)?;
         self.memory = None;
         match &self.spilled {
             Some(file) if self.length > 0 => Mapped::new(file, self.length)
@@ -362,7 +404,8 @@ mod tests {
         write(&arena, 1, 8, &3_i64.to_ne_bytes());
         write(&arena, 2, 0, b"one");
         assert_eq!(count(&arena, [4, 16, 3], 0), 1);
-        assert_eq!(arena.spill([4, 16, 3], directory.path()).unwrap(), 23);
+        let directories = [directory.path().into()];
+        assert_eq!(arena.spill([4, 16, 3], &directories).unwrap(), 23);
         write(&arena, 0, 0, &1_u32.to_ne_bytes());
         write(&arena, 1, 0, &6_i64.to_ne_bytes());
         write(&arena, 2, 0, b"two");
@@ -382,6 +425,37 @@ mod tests {
         arena.grow(2, 4).unwrap();
         assert!(arena.with([0, 0, 5], 1, |_| Ok(())).is_err());
         assert!(arena.grow(3, 1).is_err());
-        assert!(arena.spill([1, 0, 0], Path::new("/nowhere")).is_err());
+        assert!(arena.spill([1, 0, 0], &["/nowhere".into()]).is_err());
+        assert!(arena.spill([0, 0, 0], &[]).is_err());
+    }
+
+    #[test]
+    fn a_directory_that_takes_nothing_is_followed_by_the_next_one_with_what_was_spilled_before() {
+        let directory = tempfile::tempdir().unwrap();
+        let directories = ["/nowhere".into(), directory.path().into()];
+        let arena = Arena::default();
+        write(&arena, 0, 0, &0_u32.to_ne_bytes());
+        write(&arena, 1, 0, &[0; 8]);
+        write(&arena, 1, 8, &3_i64.to_ne_bytes());
+        write(&arena, 2, 0, b"one");
+        arena.spill([4, 16, 3], &directories).unwrap();
+        // What is there can be read, and the disk takes no more.
+        let path = directory.path().join("full");
+        for region in arena.lock().iter_mut() {
+            let mut text = vec![0; region.length];
+            let file = region.spilled.as_ref().unwrap();
+            file.read_exact_at(&mut text, 0).unwrap();
+            std::fs::write(&path, text).unwrap();
+            region.spilled = Some(File::open(&path).unwrap());
+            std::fs::remove_file(&path).unwrap();
+        }
+        write(&arena, 0, 0, &1_u32.to_ne_bytes());
+        write(&arena, 1, 0, &6_i64.to_ne_bytes());
+        write(&arena, 2, 0, b"two");
+        arena.spill([4, 8, 3], &directories).unwrap();
+        let used = [0, 0, 0];
+        assert_eq!((count(&arena, used, 0), count(&arena, used, 1)), (1, 1));
+        let sizes = arena.with(used, 2, |rows| Ok(rows.sizes())).unwrap();
+        assert_eq!(sizes, [3, 3]);
     }
 }

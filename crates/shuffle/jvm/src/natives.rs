@@ -353,12 +353,16 @@ extern "system" fn Java_io_treadle_spark_service_Native_spill<'local>(
     _class: JClass<'local>,
     arena: jlong,
     lengths: JLongArray<'local>,
-    directory: JString<'local>,
+    directories: JObjectArray<'local, JString<'local>>,
 ) -> jlong {
     env.with_env(|env| {
         let used = used(env, &lengths)?;
-        let directory = PathBuf::from(text(env, &directory)?.unwrap_or_default());
-        Ok(ARENAS.get(arena)?.spill(used, &directory)? as jlong)
+        let mut given = Vec::new();
+        for at in 0..directories.len(env)? {
+            let directory = directories.get_element(env, at)?;
+            given.push(PathBuf::from(text(env, &directory)?.unwrap_or_default()));
+        }
+        Ok(ARENAS.get(arena)?.spill(used, &given)? as jlong)
     })
     .resolve::<Throws>()
 }

@@ -95,8 +95,8 @@ final class Native {
   /** Gives a region at least so many bytes. Returns its address, which may be another one than before. */
   static native long grow(long arena, int region, long capacity);
 
-  /** Writes what is in the regions to a file, and frees their memory. Returns the bytes. */
-  static native long spill(long arena, long[] lengths, String directory);
+  /** Writes what is in the regions to files in one of the directories, and frees their memory. Returns the bytes. */
+  static native long spill(long arena, long[] lengths, String[] directories);
 
   static native void free(long arena);
 

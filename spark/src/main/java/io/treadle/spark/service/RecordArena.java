@@ -1,7 +1,10 @@
 package io.treadle.spark.service;
 
+import java.io.File;
 import java.io.IOException;
 import java.io.OutputStream;
+import java.util.Arrays;
+import java.util.Collections;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext;
 import org.apache.spark.memory.MemoryConsumer;
@@ -150,8 +153,12 @@ final class RecordArena extends MemoryConsumer {
   }
 
   private void spillAll() {
-    String directory = SparkEnv.get().blockManager().diskBlockManager().localDirs()[0].getPath();
-    long spilled = Native.spill(handle, used, directory);
+    File[] places = SparkEnv.get().blockManager().diskBlockManager().localDirs();
+    String[] directories = Arrays.stream(places).map(File::getPath).toArray(String[]::new);
+    // Tasks begin with different ones.
+    int first = (int) Math.floorMod(context.taskAttemptId(), (long) directories.length);
+    Collections.rotate(Arrays.asList(directories), first);
+    long spilled = Native.spill(handle, used, directories);
     for (int region = 0; region < REGIONS; region++) {
       addresses[region] = capacities[region] = used[region] = 0;
     }

@@ -13,17 +13,15 @@
 //! ([`DeviceEffect::Limits`]): as many as its share of the device does within the time that is acceptable.
 
 mod check;
-mod latency;
-mod pace;
 mod queue;
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use treadle_shuffle_rates::{Latency, Pace, WINDOW};
+
 use crate::config::Guard;
-use crate::device::latency::Latency;
-use crate::device::pace::Pace;
 use crate::device::queue::{Queue, Waiting};
 use crate::server::Shares;
 use crate::{ApplicationId, Config, ShuffleError, Tenant};
@@ -422,7 +420,7 @@ impl Device {
 
     /// How many each application that waits may have, if there are several.
     fn limits(&self) -> Vec<Limit> {
-        let since = self.now.saturating_sub(latency::WINDOW);
+        let since = self.now.saturating_sub(WINDOW);
         let active = self.served.iter().filter(|(application, (_, used, _))| {
             *used >= since || self.queues.contains_key(application)
         });

@@ -59,10 +59,11 @@ pub use plan::{Group, Plan, Uploaded};
 pub use reader::{ReadError, Reader, ReaderEffect, ReaderEvent};
 pub use receipt::{Chosen, Commit, Expected, Receipt, ReceiptError, Receipts, Share, Winners};
 pub use server::{
-    Adopted, ConnectionId, Intake, Inventory, LinkId, Place, Remote, Sent, Server, ServerEffect,
+    Adopted, ConnectionId, Inventory, LinkId, Place, Remote, Sent, Server, ServerEffect,
     ServerEvent, Storage,
 };
 pub use tally::{RowDigest, Tally};
 pub use treadle_shuffle_maps::MapSet;
+pub use treadle_shuffle_rates::Intake;
 pub use usage::Usage;
 pub use writer::{Gathered, TransferError, Writer, WriterEffect, WriterEvent};

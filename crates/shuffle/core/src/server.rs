@@ -11,7 +11,6 @@ mod check;
 mod counts;
 mod fill;
 mod group;
-mod intake;
 mod ledger;
 mod masters;
 mod members;
@@ -31,13 +30,13 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use treadle_shuffle_rates::{Gauge, Intake};
 use treadle_types::Runs;
 
 use crate::block::Table;
 use crate::config::Guard;
 use crate::server::fill::Fills;
 use crate::server::group::{GroupState, Role};
-use crate::server::intake::Gauge;
 use crate::server::masters::Masters;
 use crate::server::members::Members;
 use crate::server::memory::Memory;
@@ -51,7 +50,6 @@ use crate::{
     ReadPiece, Refusal, ServerId, ShuffleError, ShuffleId, Tenant, ToMaster, ToNode, ToServer,
 };
 
-pub use intake::Intake;
 pub use masters::LinkId;
 pub(crate) use shares::Shares;
 pub use storage::{Remote, Storage};

@@ -20,7 +20,6 @@ mod pace;
 mod part;
 mod peer;
 mod replies;
-mod window;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;

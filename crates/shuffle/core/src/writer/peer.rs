@@ -4,9 +4,10 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use treadle_shuffle_rates::Window;
+
 use crate::config::pause;
 use crate::writer::pace::Paces;
-use crate::writer::window::Window;
 use crate::{Config, GroupId, ServerId, ShuffleId, Transfer};
 
 /// Something to send, to a copy of a group.

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 /// The time that counts.
-pub(super) const WINDOW: Duration = Duration::from_secs(SLOTS as u64);
+pub const WINDOW: Duration = Duration::from_secs(SLOTS as u64);
 const SLOTS: usize = 5;
 /// Up to a minute.
 const BUCKETS: usize = 4 * 27;
@@ -12,7 +12,7 @@ type Counts = [u32; BUCKETS];
 
 /// Times that were measured, by the second of their end.
 #[derive(Debug)]
-pub(super) struct Latency {
+pub struct Latency {
     slots: [(u64, Counts); SLOTS],
 }
 
@@ -26,7 +26,7 @@ impl Default for Latency {
 
 impl Latency {
     /// Something that ended now took so long.
-    pub(super) fn add(&mut self, now: Duration, took: Duration) {
+    pub fn add(&mut self, now: Duration, took: Duration) {
         let second = now.as_secs();
         let slot = &mut self.slots[(second % SLOTS as u64) as usize];
         if slot.0 != second {
@@ -38,7 +38,7 @@ impl Latency {
 
     /// Nine of ten took no longer, of those in the last seconds and of those that have taken so long until now.
     /// Zero: there are fewer than `few`.
-    pub(super) fn most(
+    pub fn most(
         &self,
         now: Duration,
         others: impl Iterator<Item = Duration>,

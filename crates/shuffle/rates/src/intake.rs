@@ -34,7 +34,7 @@ const LEAST: u64 = 16 << 10;
 
 /// Measures it.
 #[derive(Debug, Default)]
-pub(super) struct Gauge {
+pub struct Gauge {
     windows: [u64; WINDOWS],
     next: usize,
     bytes: u64,
@@ -47,7 +47,7 @@ pub(super) struct Gauge {
 
 impl Gauge {
     /// A push of so many bytes is here, which was announced at `since`.
-    pub(super) fn arrived(&mut self, length: u64, since: Duration, now: Duration) {
+    pub fn arrived(&mut self, length: u64, since: Duration, now: Duration) {
         let took = now.saturating_sub(since.max(self.last));
         self.last = now;
         self.bytes += length.max(LEAST);
@@ -65,7 +65,7 @@ impl Gauge {
         self.measured = now;
     }
 
-    pub(super) fn intake(&self, now: Duration) -> Intake {
+    pub fn intake(&self, now: Duration) -> Intake {
         let rate = self.windows.iter().copied().max().unwrap_or_default();
         let idle = now.saturating_sub(self.measured).as_secs() / Intake::FORGOTTEN.as_secs();
         Intake {

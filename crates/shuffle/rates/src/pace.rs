@@ -76,7 +76,7 @@ impl Line {
 
 /// What reads, or writes, take.
 #[derive(Clone, Debug)]
-pub(super) struct Pace {
+pub struct Pace {
     now: Line,
     usual: Line,
     count: u64,
@@ -84,7 +84,7 @@ pub(super) struct Pace {
 
 impl Pace {
     /// A guess, as long as nothing was measured.
-    pub(super) fn new(is_rotational: bool) -> Self {
+    pub fn new(is_rotational: bool) -> Self {
         let (operation, mebibyte) = match is_rotational {
             true => (8e6, 8e6),
             false => (1e5, 1e6),
@@ -97,13 +97,13 @@ impl Pace {
     }
 
     /// What so many operations with so many bytes together take of the device, in nanoseconds; at least 1.
-    pub(super) fn cost(&self, operations: u64, bytes: u64) -> u64 {
+    pub fn cost(&self, operations: u64, bytes: u64) -> u64 {
         // Whatever is too large is the largest.
         (self.now.cost(operations, bytes) as u64).max(1)
     }
 
     /// Something took so many nanoseconds of the device.
-    pub(super) fn learn(&mut self, operations: u64, bytes: u64, took: u64) {
+    pub fn learn(&mut self, operations: u64, bytes: u64, took: u64) {
         let operations = operations.max(1) as f64;
         let size = (bytes as f64 / MIB / operations).min(1024.0);
         let time = (took as f64 / operations).clamp(1.0, LONGEST);
@@ -113,13 +113,13 @@ impl Pace {
     }
 
     /// Whether small or large requests take so many times as long as they usually do.
-    pub(super) fn is_slow(&self, factor: u64) -> bool {
+    pub fn is_slow(&self, factor: u64) -> bool {
         let is_slow = |bytes| self.now.cost(1, bytes) > self.usual.cost(1, bytes) * factor as f64;
         self.count >= FEW && is_slow(SMALL) && is_slow(LARGE)
     }
 
     /// Bytes a second; 0: not measured.
-    pub(super) fn rate(&self) -> u64 {
+    pub fn rate(&self) -> u64 {
         match self.count {
             0 => 0,
             _ => (MIB * 1e9 / self.now.mebibyte) as u64,
@@ -127,7 +127,7 @@ impl Pace {
     }
 
     /// What an operation takes; zero: not measured.
-    pub(super) fn operation(&self) -> Duration {
+    pub fn operation(&self) -> Duration {
         match self.count {
             0 => Duration::ZERO,
             _ => Duration::from_nanos(self.now.operation as u64),

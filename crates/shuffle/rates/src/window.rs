@@ -8,7 +8,7 @@ use core::time::Duration;
 
 /// A window in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Window {
+pub struct Window {
     bytes: u64,
     /// The smoothed round-trip time, in nanoseconds. 0: none was measured.
     long: u64,
@@ -23,19 +23,19 @@ const SMOOTHING: u64 = 20;
 
 impl Window {
     /// Begins with the largest window.
-    pub(super) fn new(most: u64) -> Self {
+    pub fn new(most: u64) -> Self {
         Self {
             bytes: most,
             long: 0,
         }
     }
 
-    pub(super) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Something was answered after so long. The window stays between `least` and `most`.
-    pub(super) fn answered(&mut self, time: Duration, least: u64, most: u64) {
+    pub fn answered(&mut self, time: Duration, least: u64, most: u64) {
         let short = u64::try_from(time.as_nanos())
             .unwrap_or(u64::MAX / 1_000)
             .max(1);

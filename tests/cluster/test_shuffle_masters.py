@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -95,6 +97,27 @@ def test_the_end_of_one_master_ends_its_shuffles_and_no_others(
         application.goes_on()
         assert application.process.wait(SOON) == 0
     until(lambda: not any(held(watcher).values()), lambda: f"nothing is held: {held(watcher)}")
+
+
+def test_a_master_that_stands_still_loses_nothing_before_its_lease_ends(
+    new_servers: Callable[..., Servers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Who has no more patience is lost at the servers after a second without a word.
+    monkeypatch.setenv("TREADLE_TESTING_SHUFFLE_SILENCE", "1")
+    servers = new_servers("ab")
+    application = Application(servers.master.address, seed=1)
+    try:
+        application.says("half")
+        application.process.send_signal(signal.SIGSTOP)
+        time.sleep(4)
+        application.process.send_signal(signal.SIGCONT)
+        application.goes_on()
+        # It has committed the receipts of before, and compared every row.
+        application.says("read")
+        application.goes_on()
+        assert application.process.wait(SOON) == 0
+    finally:
+        application.kill()
 
 
 def test_a_registry_that_is_killed_ends_no_shuffle_of_an_application_with_a_master(

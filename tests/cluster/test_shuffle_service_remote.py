@@ -224,6 +224,31 @@ def test_a_server_that_leaves_hands_over_its_objects_and_no_rows(
         assert shuffle.lost() == []
 
 
+def test_who_cannot_adopt_all_of_a_copy_removes_nothing_of_it(
+    new_servers: Callable[..., Servers], table: Table, store: Path
+) -> None:
+    options = ("--remote", f"file://{store}", "--storage", "remote")
+    servers = new_servers(NAMES, *options)
+    with servers.service.shuffle(MAPS, PARTITIONS, ROWS) as shuffle:
+        written(table, shuffle)
+        until(lambda: in_store(servers, shuffle), lambda: str(servers.service.state()))
+        a, b = (servers.processes[name] for name in NAMES)
+        runs = objects(store, f"treadle-{a.process.pid}-*/*.shuffle")
+        runs = [path for path in runs if path.stat().st_size > 20_000]
+        runs.sort(key=lambda path: int(path.stem))
+        assert len(runs) > 4
+        # Inventories stay, and of the runs that they name the first one. The others cannot be opened now.
+        hidden = {path: path.with_suffix(".away") for path in runs[1:]}
+        for path, away in hidden.items():
+            path.rename(away)
+        servers.service.drain("a")
+        until(lambda: "cannot adopt rows of a shuffle" in b.output, lambda: b.output)
+        for path, away in hidden.items():
+            away.rename(path)
+        table.compare(shuffle)
+        assert shuffle.lost() == []
+
+
 def test_a_copy_in_the_remote_store_that_is_lost_or_altered_is_made_again(
     new_servers: Callable[..., Servers], table: Table, store: Path
 ) -> None:

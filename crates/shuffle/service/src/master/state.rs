@@ -215,10 +215,9 @@ impl State {
             server,
             times,
         } = &message
+            && !self.machine.has_its_share(*shuffle, (*server, *times))
         {
-            if !self.machine.has_its_share(*shuffle, (*server, *times)) {
-                self.slow(server.node)?;
-            }
+            self.slow(server.node)?;
         }
         let from = self.name(from);
         if let Err(reason) = self.tell(MasterEvent::Message { from, message }) {

@@ -63,23 +63,37 @@ class Rows:
         self.count = maps * rows
         self.sum = maps * int(values.sum()) + rows * words * (maps * (maps - 1) // 2)
 
-    def write(self, shuffle: Shuffle, pool: ThreadPoolExecutor) -> None:
-        """Write all maps, and commit."""
+    def write(self, shuffle: Shuffle, pool: ThreadPoolExecutor, together: int = 1) -> None:
+        """Write all maps, so many with a call, and commit."""
 
-        def write(number: int) -> Receipt:
-            return shuffle.write(number, self.values + number, self.numbers)
+        def write(number: int) -> list[Receipt]:
+            return [shuffle.write(number, self.values + number, self.numbers)]
 
-        shuffle.commit(list(pool.map(write, range(self.maps))))
+        def write_all(first: int) -> list[Receipt]:
+            numbers = range(first, min(first + together, self.maps))
+            return shuffle.write_all((at, self.values + at, self.numbers) for at in numbers)
 
-    def read(self, shuffle: Shuffle, pool: ThreadPoolExecutor) -> list[tuple[int, int]]:
-        """Read all partitions; how many rows each has, and their sum."""
+        parts = pool.map(write if together == 1 else write_all, range(0, self.maps, together))
+        shuffle.commit([receipt for part in parts for receipt in part])
+
+    def read(
+        self, shuffle: Shuffle, pool: ThreadPoolExecutor, together: int = 1
+    ) -> list[tuple[int, int]]:
+        """Read all partitions, so many with a call; how many rows each has, and their sum."""
         reader = shuffle.reader()
 
-        def read(partition: int) -> tuple[int, int]:
-            found = reader.read(partition)
-            return len(found), int(found.sum())
+        def read(partition: int) -> list[Any]:
+            return [reader.read(partition)]
 
-        return list(pool.map(read, range(self.partitions)))
+        def read_all(first: int) -> list[Any]:
+            return reader.read_all(first, min(first + together, self.partitions))
+
+        def count(first: int) -> list[tuple[int, int]]:
+            found = (read if together == 1 else read_all)(first)
+            return [(len(rows), int(rows.sum())) for rows in found]
+
+        parts = pool.map(count, range(0, self.partitions, together))
+        return [one for part in parts for one in part]
 
     def check(self, found: list[tuple[int, int]]) -> None:
         """Compare what was read."""
@@ -111,8 +125,9 @@ def shuffled(
     words: int = 1,
     values: Any = None,
     compression: str = "none",
+    together: tuple[int, int] = (1, 1),
 ) -> Took:
-    """Write ``Rows``, commit, and read all."""
+    """Write ``Rows``, commit, and read all: so many maps, and partitions, with a call."""
     rows = Rows(maps, partitions, nbytes, words, values)
     before = service.stats()["compressed"]
     with (
@@ -122,9 +137,9 @@ def shuffled(
         ThreadPoolExecutor(THREADS) as pool,
     ):
         start = time.perf_counter()
-        rows.write(shuffle, pool)
+        rows.write(shuffle, pool, together[0])
         written = time.perf_counter()
-        found = rows.read(shuffle, pool)
+        found = rows.read(shuffle, pool, together[1])
         ended = time.perf_counter()
         paths = list(folder.rglob("*.shuffle"))
         sizes = sum(path.stat().st_size for path in paths)

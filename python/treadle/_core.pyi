@@ -601,6 +601,13 @@ class ServiceShuffle:
         worker: Worker | None = None,
         compression: str | None = None,
     ) -> tuple[bytes, int, int]: ...
+    def transfer_all(
+        self,
+        maps: Sequence[tuple[int, Rows]],
+        again: bool,
+        timeout: float | None,
+        compression: str | None = None,
+    ) -> list[tuple[bytes, int, int] | Exception]: ...
     def commit(
         self, receipts: Sequence[bytes], timeout: float | None, worker: Worker | None = None
     ) -> int: ...
@@ -613,6 +620,15 @@ class ServiceShuffle:
         timeout: float | None,
         worker: Worker | None = None,
     ) -> list[tuple[int, int, RowMemory]]: ...
+    def read_all(
+        self,
+        generation: int,
+        first: int,
+        end: int,
+        width: int,
+        maps: tuple[int, int] | None,
+        timeout: float | None,
+    ) -> list[list[tuple[int, int, RowMemory]]]: ...
     def lost(self, timeout: float | None) -> list[int]: ...
     def finish(self, timeout: float | None) -> None: ...
 

@@ -86,7 +86,7 @@ def test_random_rounds_with_disks_and_a_remote_store(
         servers.begin(name, *some)
     # What replaces them is of the next release.
     servers.ready()
-    monkeypatch.setenv("TREADLE_TESTING_SHUFFLE_PROTOCOL", "3")
+    monkeypatch.setenv("TREADLE_TESTING_SHUFFLE_PROTOCOL", "4")
     for seed in range(FIRST, FIRST + ROUNDS):
         servers.ready()
         Round(servers, seed, options).run()

@@ -12,8 +12,9 @@ from service_support import ROWS, Servers, Table
 from treadle.shuffle import Service, ShuffleError
 from waiting import SOON, until
 
-# The newest version of the protocol that this build speaks, and those of the releases after it.
-NOW = 2
+# The newest version of the protocol that this build speaks, and those of the releases before and after it.
+NOW = 3
+OLD, BEFORE = NOW - 2, NOW - 1
 NEXT, AFTER = NOW + 1, NOW + 2
 SAID = "TREADLE_TESTING_SHUFFLE_PROTOCOL"
 MAPS, PARTITIONS = 6, 12
@@ -132,10 +133,10 @@ def test_who_is_too_old_or_too_new_is_refused_by_name(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = {
-        NOW - 1: "it speaks protocol 1 of the shuffle service, and the shuffle master "
-        r"\(.*\) speaks protocol 2: upgrade this process",
-        AFTER: "it speaks protocols 3 to 4 of the shuffle service, and the shuffle master "
-        r"\(.*\) speaks protocol 2: upgrade that first",
+        OLD: "it speaks protocol 1 of the shuffle service, and the shuffle master "
+        r"\(.*\) speaks protocols 2 to 3: upgrade this process",
+        AFTER: "it speaks protocols 4 to 5 of the shuffle service, and the shuffle master "
+        r"\(.*\) speaks protocols 2 to 3: upgrade that first",
     }
     for protocol, reason in said.items():
         with monkeypatch.context() as patch:
@@ -158,4 +159,22 @@ def test_who_could_not_speak_with_a_member_is_refused_by_its_name(
     monkeypatch.setenv(SAID, str(AFTER))
     server = servers.begin("new")
     assert server.wait() == 1
-    assert "speaks protocol 2: upgrade that first" in server.lines[-1]
+    assert "speaks protocols 2 to 3: upgrade that first" in server.lines[-1]
+
+
+@pytest.mark.parametrize("servers", [NOW], indirect=True, ids=["this master"])
+def test_maps_that_are_written_together_go_one_by_one_to_who_does_not_know_that(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers.begin("now")
+    with monkeypatch.context() as patch:
+        patch.setenv(SAID, str(BEFORE))
+        servers.begin("before")
+    servers.ready()
+    spoken = {one["name"]: one["protocol"] for one in servers.service.state()["servers"]}
+    assert spoken == {"now": NOW, "before": BEFORE}
+    table = Table(20, PARTITIONS, rows=500)
+    with servers.service.shuffle(20, PARTITIONS, ROWS) as shuffle:
+        maps = [(number, table.rows[number], table.numbers[number]) for number in range(20)]
+        shuffle.commit(shuffle.write_all(maps))
+        table.compare(shuffle)

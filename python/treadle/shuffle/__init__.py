@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from treadle.shuffle.service._errors import (
         DamagedRows,
         LateAttempt,
+        MapsFailed,
         NoRoom,
         RowsLost,
         ShuffleError,
@@ -39,6 +40,7 @@ __all__ = [
     "Agreed",
     "DamagedRows",
     "LateAttempt",
+    "MapsFailed",
     "NoRoom",
     "Piece",
     "Reader",
@@ -63,6 +65,7 @@ _MODULES = {
     "Agreed": "_common_plan",
     "DamagedRows": "service._errors",
     "LateAttempt": "service._errors",
+    "MapsFailed": "service._errors",
     "NoRoom": "service._errors",
     "Reader": "service._reader",
     "Receipt": "service._writer",

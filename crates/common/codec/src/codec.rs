@@ -564,9 +564,14 @@ macro_rules! wire_columns {
     )*};
 }
 
+/// Values of a list that get their memory before they are read, at most.
+const MOST_RESERVED: usize = 1 << 13;
+
 /// Values as columns of their own, in order.
 pub fn put_list<C: Codec>(values: &[C::Value]) -> Vec<Bytes> {
     let mut columns = C::Columns::default();
+    // Most take a byte.
+    columns.each(&mut |column| column.reserve(values.len()));
     for value in values {
         C::put(&mut columns, value);
     }
@@ -585,9 +590,11 @@ pub fn get_list<C: Codec>(
     detacher: Detacher,
 ) -> Result<Vec<C::Value>, WireError> {
     at_most("", count.into(), MOST_LISTED)?;
-    let mut rows = C::Rows::new(&mut columns.into_iter(), detacher);
-    // A false count allocates nothing, and ends with the columns.
-    let mut values = Vec::new();
+    let mut columns = columns.into_iter().peekable();
+    let first = columns.peek().map_or(0, |(_, bytes)| bytes.len());
+    let mut rows = C::Rows::new(&mut columns, detacher);
+    // A false count allocates little, and ends with the columns.
+    let mut values = Vec::with_capacity((count as usize).min(first).min(MOST_RESERVED));
     for _ in 0..count {
         values.push(C::get(&mut rows)?);
     }

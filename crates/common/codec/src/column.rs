@@ -24,6 +24,11 @@ pub struct Column {
 }
 
 impl Column {
+    /// Makes room for so many bytes.
+    pub(crate) fn reserve(&mut self, bytes: usize) {
+        self.bytes.reserve(bytes);
+    }
+
     /// Writes an integer.
     #[inline]
     pub fn put(&mut self, value: u64) {

@@ -16,12 +16,23 @@ pub enum VarintError {
 
 /// Appends an integer.
 #[inline]
-pub fn put(mut value: u64, into: &mut Vec<u8>) {
+pub fn put(value: u64, into: &mut Vec<u8>) {
+    match value {
+        0..0x80 => into.push(value as u8),
+        _ => put_long(value, into),
+    }
+}
+
+fn put_long(mut value: u64, into: &mut Vec<u8>) {
+    let mut bytes = [0; 10];
+    let mut length = 0;
     while value >= 0x80 {
-        into.push(value as u8 | 0x80);
+        bytes[length] = value as u8 | 0x80;
+        length += 1;
         value >>= 7;
     }
-    into.push(value as u8);
+    bytes[length] = value as u8;
+    into.extend_from_slice(&bytes[..=length]);
 }
 
 /// The integer at the start of `bytes`, and how many bytes it takes.
@@ -40,6 +51,23 @@ pub fn get(bytes: &[u8]) -> Result<(u64, usize), VarintError> {
 }
 
 fn get_long(bytes: &[u8]) -> Result<(u64, usize), VarintError> {
+    if let Some(word) = bytes.first_chunk() {
+        let word = u64::from_le_bytes(*word);
+        // Of the last byte the highest bit is 0.
+        let ends = !word & 0x8080_8080_8080_8080;
+        if ends != 0 {
+            let length = ends.trailing_zeros() as usize / 8 + 1;
+            if length > 1 && bytes[length - 1] == 0 {
+                return Err(VarintError::Malformed);
+            }
+            let own = word & (u64::MAX >> (64 - 8 * length));
+            // Seven bits of each byte, then fourteen of each two, then 28 of each four.
+            let ones = own & 0x7f7f_7f7f_7f7f_7f7f;
+            let twos = (ones & 0x007f_007f_007f_007f) | ((ones & 0x7f00_7f00_7f00_7f00) >> 1);
+            let fours = (twos & 0x0000_3fff_0000_3fff) | ((twos & 0x3fff_0000_3fff_0000) >> 2);
+            return Ok(((fours & 0x0fff_ffff) | ((fours >> 32) << 28), length));
+        }
+    }
     let mut value = 0u64;
     for (at, byte) in bytes.iter().take(10).enumerate() {
         value |= u64::from(byte & 0x7f) << (7 * at);
@@ -87,9 +115,12 @@ mod tests {
         {
             let mut bytes = Vec::new();
             put(value, &mut bytes);
-            assert_eq!(get(&bytes), Ok((value, bytes.len())));
-            let cut = &bytes[..bytes.len() - 1];
+            let length = bytes.len();
+            assert_eq!(get(&bytes), Ok((value, length)));
+            let cut = &bytes[..length - 1];
             assert_eq!(get(cut), Err(VarintError::Truncated));
+            bytes.extend([0xff; 8]);
+            assert_eq!(get(&bytes), Ok((value, length)), "others follow");
             assert_eq!(zigzag(unzigzag(value)), value);
         }
     }
@@ -103,6 +134,8 @@ mod tests {
             &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2],
         ] {
             assert_eq!(get(bytes), Err(VarintError::Malformed), "{bytes:?}");
+            let followed = [bytes, &[1; 8]].concat();
+            assert_eq!(get(&followed), Err(VarintError::Malformed), "{bytes:?}");
         }
     }
 }

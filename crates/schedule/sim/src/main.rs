@@ -27,6 +27,7 @@ const USAGE: &str = "usage: treadle-sim --seed N [--without GUARD]     one seed,
        treadle-sim --service …                 for the stand-alone shuffle service, and
        treadle-sim --masters …                 for applications with masters of their own there, and
        treadle-sim --remote …                  for servers with a remote store, and
+       treadle-sim --together …                for writers that say several pushes together, and
        treadle-sim --service --large           what its master takes for 40,000 × 40,000
        treadle-sim --masters --large           what those of 200 applications take on 1,000 servers";
 
@@ -51,6 +52,7 @@ struct Arguments {
     service: bool,
     masters: bool,
     remote: bool,
+    together: bool,
     whole: bool,
     without: Option<String>,
 }
@@ -98,6 +100,11 @@ impl Plane {
         if arguments.masters {
             return Self::of_shuffles("--masters ", |seed, trace| {
                 counted(shuffle::simulate_masters(seed, trace)?)
+            });
+        }
+        if arguments.together {
+            return Self::of_shuffles("--together ", |seed, trace| {
+                counted(shuffle::simulate_together(seed, trace)?)
             });
         }
         if arguments.remote {
@@ -182,6 +189,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--service" => arguments.service = true,
             "--masters" => arguments.masters = true,
             "--remote" => arguments.remote = true,
+            "--together" => arguments.together = true,
             "--whole" => arguments.whole = true,
             "--without" => arguments.without = Some(value()?),
             _ => return Err(format!("{word} is not known")),

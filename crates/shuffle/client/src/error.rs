@@ -233,6 +233,21 @@ impl Error {
         }
     }
 
+    /// The same of another part, of what ends the wait for all.
+    pub(crate) fn of(&self, at: At) -> Self {
+        match self {
+            Self::TimedOut { reason, .. } => {
+                let reason = reason.clone();
+                Self::TimedOut { at, reason }
+            }
+            Self::NoRoom { reason, .. } => {
+                let reason = reason.clone();
+                Self::NoRoom { at, reason }
+            }
+            _ => Self::Interrupted { at },
+        }
+    }
+
     pub(crate) fn invalid(at: &At, reason: impl fmt::Display) -> Self {
         Self::Invalid {
             at: at.clone(),

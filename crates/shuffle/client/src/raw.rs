@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 use treadle_net::Wait;
 use treadle_shuffle::{Commit, Generation, MapRange, ShuffleId, Tally, Transfer};
-use treadle_shuffle_node::{Failure, ReadRows};
+use treadle_shuffle_node::{Failure, MapRows, ReadRows};
 use treadle_shuffle_service::{About, Member};
 
 use crate::attempts::{attempts, stopped};
@@ -129,34 +129,97 @@ impl RawShuffle {
         source: &dyn Source,
         wait: &mut Wait<'_>,
     ) -> Result<Receipt, Error> {
-        let at = self.at(Part::Map(map));
-        if map >= self.maps {
-            let reason = format!("there are {} maps, from 0 on", self.maps);
-            return Err(Error::Invalid { at, reason });
-        }
-        let plane = self.member.plane();
-        let pushed = attempts(wait, &at, |is_again, wait| {
-            let transfer = Transfer {
-                shuffle: ShuffleId(self.number),
-                map,
-                attempt: self.member.attempt(),
-            };
-            let flags = (attempt.again || is_again, attempt.replaces);
-            let outcome = plane.transfer(transfer, flags, source, &mut || wait.check().is_err());
-            plane.finished(transfer.attempt, outcome.is_ok());
-            match outcome {
-                Ok(receipt) => Ok(Some(Receipt::new(receipt))),
-                Err(failure) => {
-                    self.tried(failure, &at, wait)?;
-                    // It is an error if the shuffle has ended.
-                    self.about(&at, wait)?;
-                    Ok(None)
+        let mut pushed = self.push_all(&[(map, source)], attempt, wait);
+        pushed.pop().unwrap_or_else(|| {
+            let at = self.at(Part::Map(map));
+            Err(Error::Interrupted { at })
+        })
+    }
+
+    /// Pushes the rows of several maps together, as [`RawShuffle::push`] pushes those of one. What came of each, in their
+    /// order: one that fails leaves the others alone. Small maps take less time so. The rows of all of them are in memory
+    /// until all copies have them.
+    pub fn push_all(
+        &self,
+        maps: &[(u32, &dyn Source)],
+        attempt: Attempt,
+        wait: &mut Wait<'_>,
+    ) -> Vec<Result<Receipt, Error>> {
+        let pushed = maps.iter().map(|&(map, _)| self.refused(map).map(Err));
+        let mut pushed: Vec<Option<Result<Receipt, Error>>> = pushed.collect();
+        let part = match maps {
+            [(map, _)] => Part::Map(*map),
+            _ => Part::Whole,
+        };
+        let ended = attempts(wait, &self.at(part), |is_again, wait| {
+            let attempt = attempt.again(attempt.again || is_again);
+            self.try_to_push(maps, &mut pushed, attempt, wait);
+            Ok(pushed.iter().all(Option::is_some).then_some(()))
+        });
+        let ended = ended.err();
+        let mut full = None;
+        let pushed = maps.iter().zip(pushed).map(|(&(map, _), pushed)| {
+            let at = self.at(Part::Map(map));
+            let stopped = || ended.as_ref().map(|ended| ended.of(at.clone()));
+            let pushed = pushed.or_else(|| stopped().map(Err));
+            match pushed.unwrap_or_else(|| Err(Error::Interrupted { at: at.clone() })) {
+                Err(late @ Error::TimedOut { .. }) => {
+                    let full: &Option<Error> = full.get_or_insert_with(|| self.full(at.clone()));
+                    Err(full.as_ref().map_or(late, |full| full.of(at)))
                 }
+                pushed => pushed,
             }
         });
-        match pushed {
-            Err(late @ Error::TimedOut { .. }) => Err(self.full(at).unwrap_or(late)),
-            pushed => pushed,
+        pushed.collect()
+    }
+
+    /// Why no map of this number can be pushed, if so.
+    fn refused(&self, map: u32) -> Option<Error> {
+        (map >= self.maps).then(|| Error::Invalid {
+            at: self.at(Part::Map(map)),
+            reason: format!("there are {} maps, from 0 on", self.maps),
+        })
+    }
+
+    /// Pushes the maps of which nothing has come yet, once.
+    fn try_to_push(
+        &self,
+        maps: &[(u32, &dyn Source)],
+        pushed: &mut [Option<Result<Receipt, Error>>],
+        attempt: Attempt,
+        wait: &mut Wait<'_>,
+    ) {
+        let plane = self.member.plane();
+        let open = (0..maps.len()).filter(|&at| pushed[at].is_none());
+        let open: Vec<usize> = open.collect();
+        let rows = open.iter().map(|&at| {
+            let (map, source) = maps[at];
+            MapRows {
+                transfer: Transfer {
+                    shuffle: ShuffleId(self.number),
+                    map,
+                    attempt: self.member.attempt(),
+                },
+                again: attempt.again,
+                replaces: attempt.replaces,
+                source,
+            }
+        });
+        let rows: Vec<MapRows<'_>> = rows.collect();
+        let outcomes = plane.transfer_all(&rows, &mut || wait.check().is_err());
+        let ended = rows.iter().zip(&outcomes);
+        let ended = ended.map(|(rows, outcome)| (rows.transfer.attempt, outcome.is_ok()));
+        plane.finished_all(&ended.collect::<Vec<_>>());
+        for (&place, outcome) in open.iter().zip(outcomes) {
+            let at = self.at(Part::Map(maps[place].0));
+            pushed[place] = match outcome {
+                Ok(receipt) => Some(Ok(Receipt::new(receipt))),
+                // It is an error if the shuffle has ended.
+                Err(failure) => {
+                    let tried = self.tried(failure, &at, wait);
+                    tried.and_then(|_| self.about(&at, wait)).err().map(Err)
+                }
+            };
         }
     }
 
@@ -223,6 +286,23 @@ impl RawShuffle {
     /// [`Error::NotCommitted`], [`Error::Superseded`], [`Error::RowsLost`], [`Error::DamagedRows`]; [`Error::Refused`]
     /// after the end of the shuffle; [`Error::Gone`]; [`Error::TimedOut`].
     pub fn read(&self, asked: &Asked, wait: &mut Wait<'_>) -> Result<ReadRows, Error> {
+        let end = asked.partition.saturating_add(1);
+        let mut rows = self.read_all(asked, end, wait)?;
+        let at = self.at(Part::Partition(asked.partition));
+        rows.pop().ok_or(Error::Interrupted { at })
+    }
+
+    /// Reads the partitions from the one that is asked for up to `end` together, as [`RawShuffle::read`] reads one. Small
+    /// ones take less time so. The rows of all are in memory at once.
+    ///
+    /// # Errors
+    /// As for [`RawShuffle::read`], of one of them.
+    pub fn read_all(
+        &self,
+        asked: &Asked,
+        end: u32,
+        wait: &mut Wait<'_>,
+    ) -> Result<Vec<ReadRows>, Error> {
         let at = self.at(Part::Partition(asked.partition));
         let Asked {
             generation,
@@ -239,10 +319,13 @@ impl RawShuffle {
             }
             let shuffle = ShuffleId(self.number);
             let stop = &mut || wait.check().is_err();
-            let failure = match plane.read(shuffle, generation, partition, maps, width, stop) {
+            let partitions = partition..end;
+            let read = plane.read_all(shuffle, generation, partitions, maps, width, stop);
+            let (partition, failure) = match read {
                 Ok(rows) => return Ok(Some(rows)),
                 Err(failure) => failure,
             };
+            let at = self.at(Part::Partition(partition));
             let tried = self.tried(failure, &at, wait)?;
             let about = self.about(&at, wait)?;
             match tried {

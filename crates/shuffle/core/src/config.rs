@@ -100,6 +100,8 @@ treadle_guards::guards! {
         Incarnation,
         /// A batch that comes again changes nothing.
         Duplicates,
+        /// Each of several batches that are announced together is answered.
+        Each,
         /// What an application that is gone has left behind is cleaned.
         Lease,
         /// Each batch is read by one of the readers that share a partition.

@@ -7,9 +7,8 @@
 //!
 //! | module | concept |
 //! | --- | --- |
-//! | `ids`, `message` | names of things; what the processes tell each other |
-//! | `tally`, `receipt` | counts and digests of rows; what transfers leave, and their sum |
-//! | `block` | the row-block format: what a batch is as bytes |
+//! | `message` | what the processes tell each other |
+//! | `receipt` | what transfers leave, and their sum |
 //! | `layout`, `plan` | where partitions live; that as it is told to others |
 //! | `master` | registration, loss, commit, the end |
 //! | `server` | batches: taking them in, deduplication, memory and files, sealing, reading; the masters it serves |
@@ -25,11 +24,9 @@
 
 extern crate alloc;
 
-pub mod block;
 mod config;
 mod device;
 mod error;
-mod ids;
 mod layout;
 mod lease;
 mod master;
@@ -38,7 +35,6 @@ mod plan;
 mod reader;
 mod receipt;
 mod server;
-mod tally;
 mod usage;
 mod writer;
 
@@ -48,7 +44,6 @@ pub use device::{
     Request, Served,
 };
 pub use error::{Broken, ShuffleError};
-pub use ids::{AttemptId, BatchId, Generation, GroupId, ServerId, ShuffleId, Transfer};
 pub use lease::{ApplicationId, Leases, MOST_PRIORITY, Tenant};
 pub use master::{Master, MasterEffect, MasterEvent, Progress, Spec, Standing};
 pub use message::{
@@ -62,7 +57,9 @@ pub use server::{
     Adopted, ConnectionId, Inventory, LinkId, Place, Remote, Sent, Server, ServerEffect,
     ServerEvent, Storage,
 };
-pub use tally::{RowDigest, Tally};
+pub use treadle_shuffle_blocks::{
+    AttemptId, BatchId, Generation, GroupId, RowDigest, ServerId, ShuffleId, Tally, Transfer, block,
+};
 pub use treadle_shuffle_maps::MapSet;
 pub use treadle_shuffle_rates::Intake;
 pub use usage::Usage;

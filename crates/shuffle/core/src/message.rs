@@ -217,6 +217,8 @@ pub enum CommitError {
 pub enum ToServer {
     /// A batch that waits to be let in.
     Push(Push),
+    /// Several of them. They are let in together, or none is. Each is answered by itself.
+    Pushes { pushes: Vec<Push> },
     /// Does somebody have the rows of this transfer there already?
     Ask(Ask),
     /// This transfer has failed: its rows are not needed.
@@ -250,6 +252,38 @@ pub struct Push {
     pub tally: Tally,
     /// Its length in bytes, with header and table.
     pub length: u64,
+}
+
+impl ToServer {
+    /// Pushes have no more bytes than this together, if they are said in one message.
+    pub const TOGETHER: u64 = 512 << 10;
+    /// So many pushes are said in one message, at most.
+    pub const MOST_TOGETHER: usize = 64;
+
+    /// Pushes in their order, several in a message where they are small.
+    pub(crate) fn together(pushes: &[Push]) -> Vec<Self> {
+        let mut messages = Vec::new();
+        let mut rest = pushes;
+        while let Some((first, others)) = rest.split_first() {
+            let mut bytes = first.length;
+            let more = others
+                .iter()
+                .take(Self::MOST_TOGETHER - 1)
+                .take_while(|push| {
+                    bytes = bytes.saturating_add(push.length);
+                    bytes <= Self::TOGETHER
+                });
+            let pushes;
+            (pushes, rest) = rest.split_at(1 + more.count());
+            messages.push(match pushes {
+                [push] => Self::Push(*push),
+                pushes => Self::Pushes {
+                    pushes: pushes.to_vec(),
+                },
+            });
+        }
+        messages
+    }
 }
 
 impl Push {
@@ -432,6 +466,9 @@ pub enum Refusal {
     /// Too much waits already: come again.
     #[error("the server is busy")]
     Busy,
+    /// Not all pushes of a message can be let in now: come again by itself.
+    #[error("the server takes this batch only by itself")]
+    Alone,
     /// The bytes are no batch, or another one.
     #[error("the bytes are not those of the announced batch")]
     Malformed,

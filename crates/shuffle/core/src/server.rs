@@ -46,7 +46,7 @@ use crate::server::read_limits::ReadLimits;
 use crate::server::read_queue::ReadQueue;
 use crate::server::reads::Reading;
 use crate::{
-    ApplicationId, BatchId, Config, FromServer, Group, GroupId, Limit, MapRange, Plan, Push,
+    ApplicationId, BatchId, Config, Fetch, FromServer, Group, GroupId, Limit, MapRange, Plan, Push,
     ReadPiece, Refusal, ServerId, ShuffleError, ShuffleId, Tenant, ToMaster, ToNode, ToServer,
 };
 
@@ -93,6 +93,11 @@ pub enum ServerEvent {
     Message {
         from: ConnectionId,
         message: ToServer,
+    },
+    /// Somebody wants partitions: several messages that came at once.
+    Fetches {
+        from: ConnectionId,
+        fetches: Vec<Fetch>,
     },
     /// The bytes of an admitted push are in memory.
     Arrived {
@@ -332,6 +337,9 @@ pub struct Server {
     pushed: Shares,
     read: Shares,
     readings: BTreeMap<u64, Reading>,
+    /// Reads that are looked for together begin, and those of them of which all is here.
+    are_together: bool,
+    ready: Vec<u64>,
     read_budget: ReadBudget,
     /// Reads that wait for their turn.
     waiting: ReadQueue,
@@ -387,6 +395,8 @@ impl Server {
             pushed: Shares::default(),
             read: Shares::default(),
             readings: BTreeMap::new(),
+            are_together: false,
+            ready: Vec::new(),
             read_budget: ReadBudget::default(),
             waiting: ReadQueue::default(),
             limits: ReadLimits::default(),
@@ -419,6 +429,7 @@ impl Server {
             ServerEvent::Gone(member) => self.gone(member, effects),
             ServerEvent::Message { from, message } => match message {
                 ToServer::Push(push) => self.offered(from, push, effects),
+                ToServer::Pushes { pushes } => self.offered_together(from, &pushes, effects),
                 ToServer::Ask(ask) => self.asked(from, ask, effects),
                 ToServer::Abandon { group, transfer } => {
                     self.abandoned(from, group, transfer, effects);
@@ -432,6 +443,9 @@ impl Server {
                     expected,
                 } => self.adopt(from, shuffle, (group, source), expected, effects),
             },
+            ServerEvent::Fetches { from, fetches } => {
+                self.fetch_together(from, fetches, effects);
+            }
             ServerEvent::Arrived { from, push, table } => {
                 self.arrived(from, push, table, effects)?;
             }
@@ -700,9 +714,13 @@ fn may_free(event: &ServerEvent) -> bool {
     !matches!(
         event,
         ServerEvent::Message {
-            message: ToServer::Push(_) | ToServer::Ask(_) | ToServer::Fetch(_),
+            message: ToServer::Push(_)
+                | ToServer::Pushes { .. }
+                | ToServer::Ask(_)
+                | ToServer::Fetch(_),
             ..
-        } | ServerEvent::Budget { .. }
+        } | ServerEvent::Fetches { .. }
+            | ServerEvent::Budget { .. }
             | ServerEvent::Measured { .. }
             | ServerEvent::Heard(_)
             | ServerEvent::Tick

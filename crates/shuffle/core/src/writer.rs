@@ -31,8 +31,8 @@ use treadle_types::Runs;
 use crate::writer::part::{Part, Running, Step};
 use crate::writer::peer::{Peers, What};
 use crate::{
-    AttemptId, Config, FromServer, GroupId, Plan, Receipt, Refusal, ServerId, Share, ShuffleError,
-    ShuffleId, Tally, ToMaster, ToNode, ToServer, Transfer,
+    AttemptId, Config, FromServer, GroupId, Plan, Push, Receipt, Refusal, ServerId, Share,
+    ShuffleError, ShuffleId, Tally, ToMaster, ToNode, ToServer, Transfer,
 };
 
 /// What the host has gathered for a part: the batches that its rows were put into.
@@ -63,6 +63,10 @@ pub enum WriterEvent {
         /// The batches.
         gathered: Gathered,
     },
+    /// The rows of several parts are. What is to be pushed to a server may be said together.
+    GatheredTogether(Vec<(Transfer, GroupId, Gathered)>),
+    /// A server takes several pushes in a message.
+    TakesTogether(ServerId),
     /// A server says something.
     Server { from: ServerId, message: FromServer },
     /// The connection to a server is gone, or cannot be made.
@@ -209,6 +213,12 @@ impl Writer {
                 group,
                 gathered,
             } => self.gathered(transfer, group, gathered, effects)?,
+            WriterEvent::GatheredTogether(parts) => {
+                for (transfer, group, gathered) in parts {
+                    self.gathered(transfer, group, gathered, effects)?;
+                }
+            }
+            WriterEvent::TakesTogether(server) => self.peers.takes_together(server),
             WriterEvent::Server { from, message } => self.hear(from, message, effects),
             WriterEvent::Disconnected(server) => self.disconnected(server),
             WriterEvent::Master(ToNode::Plan(plan)) => self.plan(&plan, effects),
@@ -456,6 +466,7 @@ impl Writer {
 
     /// Sends what the windows allow.
     fn pump(&mut self, effects: &mut Effects) {
+        let mut pushes = BTreeMap::<ServerId, Vec<Push>>::new();
         while let Some((server, item)) = self.peers.next(self.now) {
             let (transfer, group) = (item.transfer, item.at);
             let Some(part) = self.part(transfer, item.part) else {
@@ -482,13 +493,17 @@ impl Writer {
                         continue;
                     }
                     self.peers.sent(server, item, length, self.now);
-                    let push = crate::Push {
+                    let push = Push {
                         shuffle: transfer.shuffle,
                         group,
                         batch: transfer.batch(number),
                         tally,
                         length,
                     };
+                    if self.peers.tells_together(server) {
+                        pushes.entry(server).or_default().push(push);
+                        continue;
+                    }
                     effects.push(WriterEffect::Send {
                         to: server,
                         message: ToServer::Push(push),
@@ -498,6 +513,10 @@ impl Writer {
             }
         }
         self.peers.rest();
+        for (to, pushes) in pushes {
+            let messages = ToServer::together(&pushes).into_iter();
+            effects.extend(messages.map(|message| WriterEffect::Send { to, message }));
+        }
     }
 
     /// Whether rows of some shuffle could go elsewhere.

@@ -31,3 +31,14 @@ pub enum Failure {
     #[error("the task was interrupted")]
     Interrupted,
 }
+
+impl Failure {
+    /// The same for another task, of what concerns all of a process.
+    pub(crate) fn of_all(&self) -> Self {
+        match self {
+            Self::Again(reason) => Self::Again(reason.clone()),
+            Self::Failed(reason) => Self::Failed(reason.clone()),
+            _ => Self::Interrupted,
+        }
+    }
+}

@@ -1,17 +1,19 @@
 //! Connections from the writers and readers of other workers to the server here.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use treadle_host::{Service, Session};
-use treadle_net::{Incoming as Object, NetError, Peer, SMALL};
+use treadle_net::{Incoming as Object, NetError, Peer, SMALL, SendOptions};
 use treadle_shuffle::block::{Header, Table};
 use treadle_shuffle::{
     BatchId, ConnectionId, FromServer, GroupId, Push, ServerEvent, ShuffleId, ToServer,
 };
 use treadle_shuffle_wire::{FROM_SERVER, TO_SERVER, decode_shuffled, encode_shuffled};
 
+use crate::bundle::{Bundle, Offered};
 use crate::held::Held;
 use crate::machines::{Machines, Step};
 use crate::{Inner, Plane, unpacked};
@@ -21,6 +23,12 @@ const TAKEN: usize = 64;
 
 /// The longest message, in bytes: what has won of as many maps as a shuffle may have.
 const LONGEST: u64 = 16 << 20;
+
+/// Answers of one turn are written together.
+const CORKED: SendOptions = SendOptions {
+    corked: true,
+    has_own_checks: false,
+};
 
 /// The key of a push on a connection.
 type Name = (ConnectionId, ShuffleId, GroupId, BatchId);
@@ -33,7 +41,12 @@ pub(crate) type Arrived = (Bytes, Table);
 pub(crate) struct Incoming {
     connections: HashMap<ConnectionId, Connection>,
     /// Pushes that were announced and are not admitted yet.
-    offered: HashMap<Name, Object>,
+    offered: HashMap<Name, Offered>,
+    /// Objects with the batches of several pushes, by their numbers.
+    bundles: HashMap<u64, Bundle>,
+    last_bundle: u64,
+    /// Connections with answers that are not written yet.
+    corked: Vec<ConnectionId>,
     /// The number of the last connection. 0 is this process itself.
     last: u64,
     held: Arc<Held>,
@@ -59,6 +72,9 @@ impl Incoming {
         Self {
             connections: HashMap::new(),
             offered: HashMap::new(),
+            bundles: HashMap::new(),
+            last_bundle: 0,
+            corked: Vec::new(),
             last: 0,
             held,
         }
@@ -74,10 +90,36 @@ impl Incoming {
     }
 
     /// Keeps an announced push.
-    fn offer(&mut self, from: ConnectionId, push: &Push, object: Object) {
-        let before = self.offered.insert(name(from, push), object);
+    fn offer(&mut self, from: ConnectionId, push: &Push, offered: Offered) {
+        let before = self.offered.insert(name(from, push), offered);
         if let Some(before) = before {
-            before.refuse("the batch was announced again");
+            self.give_up(before, "the batch was announced again");
+        }
+    }
+
+    /// Keeps pushes that were announced together.
+    fn offer_together(&mut self, from: ConnectionId, pushes: &[Push], object: Object) {
+        self.last_bundle += 1;
+        let number = self.last_bundle;
+        let bundle = Bundle::new(from, object, pushes.len());
+        self.bundles.insert(number, bundle);
+        for (at, push) in pushes.iter().enumerate() {
+            self.offer(from, push, Offered::Together(number, at));
+        }
+    }
+
+    /// A push that was announced is not wanted.
+    fn give_up(&mut self, offered: Offered, reason: &str) {
+        match offered {
+            Offered::Alone(object) => object.refuse(reason),
+            Offered::Together(number, at) => {
+                if let Entry::Occupied(mut bundle) = self.bundles.entry(number)
+                    && bundle.get_mut().give_up(at)
+                    && let Some(object) = bundle.remove().object
+                {
+                    object.refuse(reason);
+                }
+            }
         }
     }
 
@@ -90,23 +132,27 @@ impl Incoming {
         from: ConnectionId,
         push: Push,
     ) -> Result<Option<Option<Arrived>>, NetError> {
-        let offered = self.offered.remove(&name(from, &push));
-        let (Some(object), Some(connection)) = (offered, self.connections.get_mut(&from)) else {
+        let Some(connection) = self.connections.get_mut(&from) else {
             return Ok(None);
         };
-        if let Err(error) = object.accept(Vec::new()) {
+        let admitted = match self.offered.remove(&name(from, &push)) {
+            None => Ok(None),
+            Some(Offered::Alone(object)) => connection.admit(push, object, &self.held),
+            Some(Offered::Together(number, at)) => match self.bundles.entry(number) {
+                Entry::Occupied(mut bundle) => {
+                    let admitted = bundle.get_mut().admit(push, at, &self.held);
+                    if bundle.get().is_over() {
+                        bundle.remove();
+                    }
+                    admitted
+                }
+                Entry::Vacant(_) => Ok(None),
+            },
+        };
+        if admitted.is_err() {
             connection.peer.start_close();
-            return Err(error);
         }
-        if !object.is_done() {
-            connection.coming.push((push, object));
-            return Ok(None);
-        }
-        let arrived = arrived(&push, object, &self.held);
-        if arrived.is_err() {
-            connection.peer.start_close();
-        }
-        arrived.map(Some)
+        admitted
     }
 
     /// Takes the pushes whose bytes have arrived.
@@ -125,6 +171,12 @@ impl Incoming {
                 Err(_) => connection.peer.start_close(),
             }
         }
+        self.bundles.retain(|_, bundle| {
+            if bundle.from == from && bundle.collect(&self.held, &mut all).is_err() {
+                connection.peer.start_close();
+            }
+            !bundle.is_over()
+        });
         all
     }
 
@@ -155,7 +207,7 @@ impl Incoming {
         messages
     }
 
-    /// Sends an answer. If it answers a push that was not admitted, the bytes are refused.
+    /// Sends an answer with the next [`Self::flush`]. If it answers a push that was not admitted, the bytes are refused.
     pub(crate) fn reply(&mut self, to: ConnectionId, message: &FromServer) {
         if let FromServer::Acked {
             shuffle,
@@ -168,14 +220,26 @@ impl Incoming {
             batch,
             ..
         } = *message
-            && let Some(object) = self.offered.remove(&(to, shuffle, group, batch))
+            && let Some(offered) = self.offered.remove(&(to, shuffle, group, batch))
         {
-            object.refuse("the batch is not wanted");
+            self.give_up(offered, "the batch is not wanted");
         }
         if let Some(connection) = self.connections.get(&to) {
             let frames = [encode_shuffled(message).into()];
+            if !self.corked.contains(&to) {
+                self.corked.push(to);
+            }
             // The other side notices by itself when the connection is closed.
-            let _ = connection.peer.send(FROM_SERVER, &frames);
+            let _ = connection.peer.send_with(FROM_SERVER, &frames, CORKED);
+        }
+    }
+
+    /// Writes all answers.
+    pub(crate) fn flush(&mut self) {
+        for to in self.corked.drain(..) {
+            if let Some(connection) = self.connections.get(&to) {
+                connection.peer.flush();
+            }
         }
     }
 
@@ -187,6 +251,7 @@ impl Incoming {
     fn remove(&mut self, from: ConnectionId) {
         self.connections.remove(&from);
         self.offered.retain(|(other, ..), _| *other != from);
+        self.bundles.retain(|_, bundle| bundle.from != from);
     }
 
     /// Ends a connection, with all that is to be sent on it.
@@ -199,9 +264,30 @@ impl Incoming {
 
     pub(crate) fn close(&mut self) {
         self.offered.clear();
+        self.bundles.clear();
         for connection in self.connections.values() {
             connection.peer.start_close();
         }
+    }
+}
+
+impl Connection {
+    /// Accepts the bytes of a push. Returns them if they are here already.
+    ///
+    /// # Errors
+    /// There is no memory.
+    fn admit(
+        &mut self,
+        push: Push,
+        object: Object,
+        held: &Arc<Held>,
+    ) -> Result<Option<Option<Arrived>>, NetError> {
+        object.accept(Vec::new())?;
+        if !object.is_done() {
+            self.coming.push((push, object));
+            return Ok(None);
+        }
+        arrived(&push, object, held).map(Some)
     }
 }
 
@@ -222,7 +308,8 @@ fn arrived(push: &Push, object: Object, held: &Arc<Held>) -> Result<Option<Arriv
 fn decode_long(object: Object) -> Option<ToServer> {
     let frame = object.take().ok()?.frames.into_iter().next()?;
     let message = decode_shuffled(&frame.into_bytes()).ok()?;
-    (!matches!(message, ToServer::Push(_))).then_some(message)
+    let has_bytes = matches!(message, ToServer::Push(_) | ToServer::Pushes { .. });
+    (!has_bytes).then_some(message)
 }
 
 /// The table of a batch; `None` if it is not the batch that was announced.
@@ -307,6 +394,7 @@ enum Came {
     Message(ToServer),
     /// With the object that will bring the bytes.
     Push(Push, Object),
+    Pushes(Vec<Push>, Object),
     /// A message of more bytes than the header of an object has room for, which were not sent yet.
     Long(Object),
 }
@@ -339,6 +427,18 @@ fn message(object: Object) -> Result<Came, String> {
             let reason = "a push must have one batch, of the announced length";
             object.refuse(reason);
             Err(format!("{reason} {}: {sizes:?}", push.length))
+        }
+        ToServer::Pushes { pushes } => {
+            let lengths = || pushes.iter().map(|push| push.length);
+            let bytes = lengths().fold(0, u64::saturating_add);
+            let is_right = !pushes.is_empty() && bytes <= ToServer::TOGETHER;
+            if is_right && sizes[1..].iter().copied().eq(lengths()) {
+                return Ok(Came::Pushes(pushes.clone(), object));
+            }
+            let reason =
+                "several pushes must be small, and have a batch each, of the announced length";
+            object.refuse(reason);
+            Err(format!("{reason}: {sizes:?}"))
         }
         _ if sizes.len() == 1 => {
             object.take().map_err(|error| error.to_string())?;
@@ -373,15 +473,34 @@ impl Machines {
             match came {
                 Came::Message(message) => messages.push(message),
                 Came::Push(push, object) => {
-                    self.incoming.offer(from, &push, object);
+                    let offered = Offered::Alone(object);
+                    self.incoming.offer(from, &push, offered);
                     messages.push(ToServer::Push(push));
+                }
+                Came::Pushes(pushes, object) => {
+                    self.incoming.offer_together(from, &pushes, object);
+                    messages.push(ToServer::Pushes { pushes });
                 }
                 Came::Long(object) => long.push(object),
             }
         }
         messages.extend(self.incoming.receive_long(from, long));
-        for message in messages {
-            let event = ServerEvent::Message { from, message };
+        let is_fetch = |message: &ToServer| matches!(message, ToServer::Fetch(_));
+        for some in messages.chunk_by(|one, next| is_fetch(one) && is_fetch(next)) {
+            let fetches = some.iter().filter_map(|message| match message {
+                ToServer::Fetch(fetch) => Some(*fetch),
+                _ => None,
+            });
+            let event = match some {
+                [message] => ServerEvent::Message {
+                    from,
+                    message: message.clone(),
+                },
+                _ => ServerEvent::Fetches {
+                    from,
+                    fetches: fetches.collect(),
+                },
+            };
             self.steps.push_back(Step::Server(event));
         }
     }

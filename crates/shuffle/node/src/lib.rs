@@ -6,7 +6,7 @@
 //! | `tasks` | transfers, barriers and reads: what their threads wait for, and what they do |
 //! | `machines` | the server, the writer and the reader under one lock, and maps from ids to bytes |
 //! | `arena`, `gathering` | memory that rows are gathered into; rows of columns as batches in it |
-//! | `incoming` | connections from other workers: pushes and reads of theirs |
+//! | `incoming`, `bundle` | connections from other workers: pushes and reads of theirs; several pushes in one object |
 //! | `outgoing` | connections to other workers |
 //! | `packing` | compression of rows |
 //! | `run` | rows that do not fit into memory, as bytes in one place |
@@ -35,6 +35,7 @@
 //! | `treadle-remote-…` | write and read objects of a remote store |
 
 mod arena;
+mod bundle;
 mod callbacks;
 mod devices;
 mod disk;
@@ -67,11 +68,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use treadle_memory::MemoryError;
 use treadle_net::pool::Pool;
-use treadle_net::{Lane, Options, Poller, Signal, Wait};
+use treadle_net::{Lane, Options, Poller, SendOptions, Signal, Wait};
 use treadle_rows::Wanted;
 use treadle_shuffle::{
     ApplicationId, AttemptId, Config, Intake, LinkId, Server, ServerEvent, ServerId, Tenant,
-    ToNode, Transfer,
+    ToNode, Transfer, WriterEvent,
 };
 use treadle_shuffle_remote::Store;
 use treadle_shuffle_wire::{FROM_SERVER, encode_shuffled};
@@ -123,6 +124,23 @@ pub trait Source: Sync {
 
     /// How many rows are for these partitions. Compared with the receipt of the transfer.
     fn count_in(&self, partitions: &mut dyn Iterator<Item = &Runs>) -> usize;
+}
+
+/// The rows of a map that are to be pushed.
+#[derive(Clone, Copy)]
+pub struct MapRows<'a> {
+    pub transfer: Transfer,
+    /// The map may have run before.
+    pub again: bool,
+    /// Its rows count even if others of the map were committed, and all of the shuffle is made again then.
+    pub replaces: bool,
+    pub source: &'a dyn Source,
+}
+
+impl fmt::Debug for MapRows<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MapRows({:?})", self.transfer)
+    }
 }
 
 /// Counts of the plane: totals since its start, and current sizes.
@@ -337,6 +355,13 @@ impl Plane {
             .with(|machines| machines.outgoing.met(worker, address));
     }
 
+    /// Another worker whose address is known takes several pushes in a message.
+    pub fn takes_together(&self, worker: ServerId) {
+        let event = WriterEvent::TakesTogether(worker);
+        self.0
+            .with(|machines| machines.steps.push_back(Step::Writer(event)));
+    }
+
     /// Another worker is lost.
     pub fn lost(&self, worker: impl Into<ServerId>) {
         let worker = worker.into();
@@ -350,9 +375,17 @@ impl Plane {
 
     /// A task has ended, with a result or without. Called after its result was sent to the scheduler.
     pub fn finished(&self, attempt: AttemptId, is_ok: bool) {
+        self.finished_all(&[(attempt, is_ok)]);
+    }
+
+    /// As [`Plane::finished`], of several.
+    pub fn finished_all(&self, ended: &[(AttemptId, bool)]) {
         let callbacks = &*self.0.callbacks;
-        self.0
-            .with(|machines| machines.finished(attempt, is_ok, callbacks));
+        self.0.with(|machines| {
+            for &(attempt, is_ok) in ended {
+                machines.finished(attempt, is_ok, callbacks);
+            }
+        });
     }
 
     /// The counts.
@@ -458,8 +491,11 @@ impl Inner {
             // It tells the server when they are sent. Without it, the next message does.
             let _ = this.serve_connections();
         }
-        for rows in after.rows {
-            send(rows, &self.held, &self.sent);
+        let mut rows = after.rows.into_iter().peekable();
+        while let Some(one) = rows.next() {
+            // Several for one reader are written with the last of them.
+            let is_corked = rows.peek().is_some_and(|next| next.to == one.to);
+            send(one, is_corked, &self.held, &self.sent);
         }
         drop(after.garbage);
         if let Some(due) = due {
@@ -609,8 +645,9 @@ pub(crate) fn unpacked(number: u64) -> ServerId {
 }
 
 /// Sends rows in one frame. They count as sent when that is not in memory any more.
-fn send(rows: RowsToSend, held: &Arc<Held>, sent: &Arc<SentReads>) {
+fn send(rows: RowsToSend, corked: bool, held: &Arc<Held>, sent: &Arc<SentReads>) {
     let RowsToSend {
+        to: _,
         peer,
         load,
         message,
@@ -641,7 +678,11 @@ fn send(rows: RowsToSend, held: &Arc<Held>, sent: &Arc<SentReads>) {
         }
     }
     // The reader notices by itself when a connection is closed.
-    let _ = peer.send_with(FROM_SERVER, &frames, outgoing::ROWS);
+    let options = SendOptions {
+        corked,
+        ..outgoing::ROWS
+    };
+    let _ = peer.send_with(FROM_SERVER, &frames, options);
 }
 
 impl fmt::Debug for Plane {

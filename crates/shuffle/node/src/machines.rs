@@ -75,6 +75,7 @@ pub(crate) struct Gathered {
 
 /// Rows that answer a read of another worker.
 pub(crate) struct RowsToSend {
+    pub(crate) to: ConnectionId,
     pub(crate) peer: Peer,
     /// The number of the read's loads.
     pub(crate) load: u64,
@@ -246,6 +247,7 @@ impl Machines {
             self.tell_master(link, message, callbacks);
         }
         self.outgoing.flush();
+        self.incoming.flush();
         self.stats.resident = self.server.resident();
         self.stats.in_flight = self.writer.in_flight();
         self.stats.waiting = self.server.waiting() as u64;

@@ -127,12 +127,17 @@ impl Outgoing {
 
     /// Sends a message with the next [`Self::flush`], or when the connection is made. `false`: the address of
     /// the worker is unknown, or the connection is closed.
-    pub(crate) fn send(&mut self, to: ServerId, message: &ToServer, batch: Option<Bytes>) -> bool {
+    pub(crate) fn send(
+        &mut self,
+        to: ServerId,
+        message: &ToServer,
+        batches: impl IntoIterator<Item = Bytes>,
+    ) -> bool {
         let Some(pool) = &mut self.pool else {
             return false;
         };
         let frames: Vec<Bytes> = std::iter::once(encode_shuffled(message).into())
-            .chain(batch)
+            .chain(batches)
             .collect();
         match pool.open(to) {
             Ok(Some(connection)) => {

@@ -111,13 +111,15 @@ pub(crate) fn length(pieces: &[ReadPiece]) -> Option<usize> {
 /// The low half of the digest of a piece. A piece of variable rows never has the length that as many agreed
 /// rows would have.
 pub(crate) fn digest_of(piece: &ReadPiece, bytes: &[u8], partition: u32, width: usize) -> u32 {
-    let is_fixed = piece.rows.checked_mul(width as u64) == Some(piece.bytes);
-    let width = if is_fixed { width } else { 0 };
     if bytes.len() as u64 != piece.bytes {
         // They could not be unpacked.
         return !piece.digest;
     }
-    match digest(width, RowDigest::new(piece.batch.map, partition), bytes) {
+    let rows = RowDigest::new(piece.batch.map, partition);
+    if width > 0 && piece.rows.checked_mul(width as u64) == Some(piece.bytes) {
+        return rows.of_rows(bytes, width) as u32;
+    }
+    match digest(0, rows, bytes) {
         Ok(digest) => digest as u32,
         // The bytes are not rows: no digest matches.
         Err(_) => !piece.digest,

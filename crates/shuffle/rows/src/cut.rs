@@ -95,6 +95,7 @@ impl Cut {
             width => fixed_sizes(input, width, target),
         };
         let mut cut = Self {
+            pieces: Vec::with_capacity(sizes.list.len()),
             first: vec![NONE; input.partitions.count as usize],
             row_lengths,
             ..Self::default()
@@ -192,8 +193,9 @@ fn fixed_sizes(input: &Input<'_>, width: usize, target: usize) -> Sizes {
         counts[partition as usize] += 1;
     }
     let most = (target / width).max(1);
-    let mut list = Vec::new();
-    let mut starts = vec![0];
+    let mut list = Vec::with_capacity(counts.len());
+    let mut starts = Vec::with_capacity(counts.len() + 1);
+    starts.push(0);
     for count in counts {
         let mut left = count;
         while left > 0 {

@@ -268,6 +268,7 @@ impl<'a> Arenas<'a> {
                     number,
                 };
                 let mut builder = TableBuilder::new(shuffle, group.epoch, batch, width);
+                builder.reserve(outline.pieces.len());
                 for piece in &self.cut.pieces[outline.pieces.clone()] {
                     builder.push(
                         piece.partition,

@@ -153,6 +153,7 @@ mod tests {
         let met = Met {
             id: 6,
             address: "treadle://127.0.0.1:9".into(),
+            protocol: 3,
         };
         let calls = [
             ("register", What::Register(register)),

@@ -18,6 +18,7 @@ use treadle_shuffle_wire::decode_shuffled;
 use treadle_types::Runs;
 
 use crate::observer::{Observed, Observer};
+use crate::protocol::Protocol;
 use crate::servers::{Learn, ServerEntry};
 use crate::wire::{self, Answer, Call, Claim, Met, Register, Servers, What, flat, runs};
 use crate::{ServiceError, config, joining};
@@ -480,7 +481,11 @@ impl Shared {
             },
             wire::MET => {
                 if let Some(met) = met() {
-                    self.plane().met(self.other(met.id), met.address);
+                    let server = self.other(met.id);
+                    self.plane().met(server, met.address);
+                    if Protocol::ours().tells_together(met.protocol) {
+                        self.plane().takes_together(server);
+                    }
                 }
             }
             wire::LOST => {

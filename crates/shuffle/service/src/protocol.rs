@@ -8,10 +8,13 @@
 use std::fmt;
 
 /// The newest version, and the one that processes announce.
-const NEWEST: u32 = 2;
+const NEWEST: u32 = 3;
 /// The first version in which each application may have a master. Releases before the first version with a
 /// number say none, which reads as 0.
 const FIRST: u32 = 2;
+
+/// The first version in which a server takes several pushes in a message.
+const TOGETHER: u32 = 3;
 
 /// The versions that a process speaks: the newest one of its release, and the one before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +41,11 @@ impl Protocol {
     pub(crate) fn common(self, other: Self) -> Option<u32> {
         let common = self.newest.min(other.newest);
         (common >= self.oldest.max(other.oldest)).then_some(common)
+    }
+
+    /// Whether a server that speaks this version is told several pushes in a message by this process.
+    pub(crate) fn tells_together(self, server: u32) -> bool {
+        self.newest.min(server) >= TOGETHER
     }
 
     /// Why a process cannot work with one that is there, and what to do. `there` says what that is.
@@ -92,6 +100,14 @@ mod tests {
         // Those of before speak with themselves only.
         assert_eq!(Protocol::of(FIRST).common(Protocol::of(FIRST - 1)), None);
         assert_eq!(Protocol::of(1).common(Protocol::of(0)), None);
+    }
+
+    #[test]
+    fn pushes_are_told_together_if_both_know_that() {
+        let (before, now) = (Protocol::of(TOGETHER - 1), Protocol::of(TOGETHER));
+        assert!(now.tells_together(TOGETHER) && now.tells_together(TOGETHER + 1));
+        assert!(!now.tells_together(TOGETHER - 1) && !before.tells_together(TOGETHER));
+        assert!(!now.tells_together(0), "the master does not say it");
     }
 
     #[test]

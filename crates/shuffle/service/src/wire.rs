@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use prost::Message;
-use treadle_net::{Incoming, NetError, Peer};
+use treadle_net::{Incoming, NetError, Peer, SendOptions};
 use treadle_shuffle::Tally;
 use treadle_types::Runs;
 
@@ -132,6 +132,18 @@ pub(crate) fn send(peer: &Peer, kind: u32, message: &impl Message) {
 /// Sends the bytes of a message.
 pub(crate) fn send_bytes(peer: &Peer, kind: u32, bytes: Vec<u8>) {
     let _ = peer.send(kind, &[bytes.into()]);
+}
+
+/// Sends the bytes of several messages, which are written together.
+pub(crate) fn send_all(peer: &Peer, kind: u32, messages: impl Iterator<Item = Vec<u8>>) {
+    let corked = SendOptions {
+        corked: true,
+        ..SendOptions::default()
+    };
+    for bytes in messages {
+        let _ = peer.send_with(kind, &[bytes.into()], corked);
+    }
+    peer.flush();
 }
 
 /// Lets an object in, unless it is too long: then the connection ends.

@@ -26,4 +26,5 @@ mod world;
 pub use plan::Plan;
 pub use world::{
     Summary, simulate, simulate_masters, simulate_plan, simulate_remote, simulate_service,
+    simulate_together,
 };

@@ -99,6 +99,8 @@ pub struct Plan {
     pub(super) budget: u64,
     /// Rows of a batch.
     pub(super) batch: usize,
+    /// Writers say several pushes together.
+    pub(super) together: bool,
     /// Percent of transfers that are run twice at once, and that fail.
     pub(super) speculates: u64,
     pub(super) fails: u64,
@@ -187,6 +189,7 @@ impl Plan {
             latency: random.pick(&[(20, 100), (20, 2_000)]),
             budget: random.pick(&[600, 2_000, 1 << 20]),
             batch: random.between(1, 24) as usize,
+            together: false,
             speculates: random.pick(&[0, 0, 20]),
             fails: random.pick(&[0, 0, 15]),
             forgets: 0,
@@ -256,6 +259,13 @@ impl Plan {
             plan.faults.push((at, fault));
         }
         plan.draw_weights(servers, &mut Random::new(seed ^ 0x3e19_4700));
+        plan
+    }
+
+    /// The same with writers that say several pushes together.
+    pub fn together(seed: u64) -> Self {
+        let mut plan = Self::service(seed);
+        plan.together = true;
         plan
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use treadle_shuffle::{
-    BatchId, ConnectionId, FromServer, Gathered, GroupId, MapRange, Place, Push, ReadError,
+    BatchId, ConnectionId, Fetch, FromServer, Gathered, GroupId, MapRange, Place, Push, ReadError,
     ReadPiece, Reader, ReaderEffect, ReaderEvent, Sent, Server, ServerEffect, ServerEvent,
     ServerId, ShuffleId, Storage, Tally, Tenant, ToServer, Transfer, TransferError, Writer,
     WriterEffect, WriterEvent,
@@ -50,6 +50,10 @@ pub(super) struct Process {
     wanted: BTreeMap<Transfer, Vec<(GroupId, Runs)>>,
     gathering: BTreeSet<(Transfer, GroupId)>,
     arenas: BTreeMap<(Transfer, GroupId), Vec<Batch>>,
+    /// What was gathered, and the writer was not told.
+    gathered: Vec<(Transfer, GroupId, Gathered)>,
+    /// Reads that have come, and have not begun.
+    fetches: BTreeMap<ConnectionId, Vec<Fetch>>,
     /// What has just arrived.
     pub(super) incoming: Option<Batch>,
     /// It says nothing to who sent what has just arrived.
@@ -102,6 +106,8 @@ impl Process {
             wanted: BTreeMap::new(),
             gathering: BTreeSet::new(),
             arenas: BTreeMap::new(),
+            gathered: Vec::new(),
+            fetches: BTreeMap::new(),
             incoming: None,
             is_mute: false,
             store: BTreeMap::new(),
@@ -137,6 +143,8 @@ impl Process {
     fn free(&mut self, transfer: Transfer, group: GroupId) -> bool {
         let name = (transfer, group);
         let mut is_there = self.arenas.remove(&name).is_some() || self.gathering.contains(&name);
+        self.gathered
+            .retain(|(transfer, group, _)| (*transfer, *group) != name);
         if let Some(wanted) = self.wanted.get_mut(&transfer) {
             let before = wanted.len();
             wanted.retain(|(wanted, _)| *wanted != group);
@@ -493,7 +501,11 @@ impl World {
                 let time = self.kernel.random.micros(20, 500);
                 self.kernel.schedule(time, Item::Gather(pid, transfer));
             }
-            WriterEffect::Send { to, message } => self.request(pid, to, message),
+            WriterEffect::Send { to, message } => {
+                let is_several = matches!(message, ToServer::Pushes { .. });
+                self.summary.together += u64::from(is_several);
+                self.request(pid, to, message);
+            }
             WriterEffect::Free { transfer, group } => {
                 if !self.procs[pid].free(transfer, group) {
                     return Err(format!("{transfer:?} {group:?} is freed, and not there"));
@@ -561,6 +573,14 @@ impl World {
         let process = &mut self.procs[pid];
         process.gathering.remove(&(transfer, group));
         process.arenas.insert((transfer, group), batches);
+        if self.plan.together {
+            process.gathered.push((transfer, group, gathered));
+            if process.gathered.len() == 1 {
+                let time = self.kernel.random.micros(0, 300);
+                self.kernel.schedule(time, Item::Together(pid));
+            }
+            return Ok(());
+        }
         self.writer(
             pid,
             WriterEvent::Gathered {
@@ -569,6 +589,37 @@ impl World {
                 gathered,
             },
         )
+    }
+
+    /// What was gathered in a short while is told to the writer together.
+    pub(super) fn gathered_together(&mut self, pid: Pid) -> Result<(), String> {
+        // Servers are of two releases.
+        let ids = self.places.values().map(|&server| self.procs[server].id);
+        let new = ids.filter(|id| id.node % 2 == 1);
+        for server in new.collect::<Vec<_>>() {
+            self.writer(pid, WriterEvent::TakesTogether(server))?;
+        }
+        let parts = std::mem::take(&mut self.procs[pid].gathered);
+        self.writer(pid, WriterEvent::GatheredTogether(parts))
+    }
+
+    /// A read waits a moment for others of its reader.
+    pub(super) fn fetched(&mut self, pid: Pid, from: ConnectionId, fetch: Fetch) {
+        let process = &mut self.procs[pid];
+        process.fetches.entry(from).or_default().push(fetch);
+        let time = self.kernel.random.micros(0, 300);
+        self.kernel.schedule(time, Item::Fetches(pid));
+    }
+
+    /// Reads that have come in a short while are begun together.
+    pub(super) fn fetch_together(&mut self, pid: Pid) -> Result<(), String> {
+        for (from, fetches) in std::mem::take(&mut self.procs[pid].fetches) {
+            if self.connections[&from].is_open {
+                self.summary.neighbours += u64::from(fetches.len() > 1);
+                self.server(pid, ServerEvent::Fetches { from, fetches })?;
+            }
+        }
+        Ok(())
     }
 
     /// An event for the reader of a process, and what it wants done.

@@ -37,6 +37,10 @@ treadle_sim_kernel::counters! {
         pub reused: u64,
         /// Outputs that were read.
         pub outputs: u64,
+        /// Messages with several pushes.
+        pub together: u64,
+        /// Times at which several reads of a reader begin at once.
+        pub neighbours: u64,
         /// Batches that servers took in.
         pub batches: u64,
         /// Runs that servers began to write.
@@ -107,6 +111,8 @@ pub(super) enum Item {
     Unreached(Pid, ServerId),
     Gather(Pid, Transfer),
     Gathered(Pid, Transfer, GroupId, Runs),
+    Together(Pid),
+    Fetches(Pid),
     Spilled(Pid, u64),
     InventoryWritten(Pid, u64),
     InventoryRead(Pid, CopyName, u64, u64),
@@ -184,6 +190,14 @@ pub fn simulate_service(seed: u64, trace: Trace) -> Result<Summary, String> {
 /// What went wrong, for people.
 pub fn simulate_remote(seed: u64, trace: Trace) -> Result<Summary, String> {
     simulate_plan(Plan::remote(seed), trace)
+}
+
+/// Simulates what a seed decides for the stand-alone service, whose writers say several pushes together.
+///
+/// # Errors
+/// What went wrong, for people.
+pub fn simulate_together(seed: u64, trace: Trace) -> Result<Summary, String> {
+    simulate_plan(Plan::together(seed), trace)
 }
 
 /// Simulates what a seed decides for applications with masters of their own on the same servers.
@@ -270,11 +284,16 @@ impl World {
             Item::Request(id, message) => {
                 let connection = &self.connections[&id];
                 let (is_open, pid) = (connection.is_open, connection.server);
-                match is_open {
-                    true => self.server(pid, ServerEvent::Message { from: id, message }),
-                    false => Ok(()),
+                match (is_open, message) {
+                    (true, ToServer::Fetch(fetch)) if self.plan.together => {
+                        self.fetched(pid, id, fetch);
+                        Ok(())
+                    }
+                    (true, message) => self.server(pid, ServerEvent::Message { from: id, message }),
+                    (false, _) => Ok(()),
                 }
             }
+            Item::Fetches(pid) => self.fetch_together(pid),
             Item::Reply(id, message, rows) => {
                 let connection = &self.connections[&id];
                 if !connection.is_open {
@@ -306,6 +325,7 @@ impl World {
             Item::Gathered(pid, transfer, group, partitions) => {
                 self.gathered(pid, transfer, group, &partitions)
             }
+            Item::Together(pid) => self.gathered_together(pid),
             Item::Spilled(pid, run) => self.spilled(pid, run),
             Item::InventoryWritten(pid, number) => self.inventory_written(pid, number),
             Item::InventoryRead(pid, copy, first, object) => {
@@ -417,6 +437,8 @@ impl World {
             | Item::Unreached(pid, _)
             | Item::Gather(pid, _)
             | Item::Gathered(pid, ..)
+            | Item::Together(pid)
+            | Item::Fetches(pid)
             | Item::Spilled(pid, _)
             | Item::InventoryWritten(pid, _)
             | Item::InventoryRead(pid, ..)

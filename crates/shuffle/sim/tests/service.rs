@@ -3,7 +3,9 @@
 use treadle_shuffle::Guard;
 use treadle_shuffle_sim::large::{Large, simulate_large, simulate_many};
 use treadle_shuffle_sim::overload::{Load, simulate_overload};
-use treadle_shuffle_sim::{Plan, Summary, simulate_plan, simulate_remote, simulate_service};
+use treadle_shuffle_sim::{
+    Plan, Summary, simulate_plan, simulate_remote, simulate_service, simulate_together,
+};
 use treadle_sim_kernel::{Trace, assert_happened, assert_noticed, run_seeds};
 
 const REPLAY: &str = "cargo run -p treadle-sim --release -- --service --seed $N";
@@ -44,6 +46,23 @@ fn rows_read_are_those_of_the_winning_attempts_or_an_error_names_what_is_missing
 #[test]
 fn rows_read_are_those_of_the_winning_attempts_or_an_error_names_what_is_missing_again() {
     assert_that_much_happened(&run(1_000..2_000));
+}
+
+#[test]
+fn pushes_that_are_announced_together_are_taken_or_not_each_by_itself() {
+    const REPLAY: &str = "cargo run -p treadle-sim --release -- --together --seed $N";
+    let sum = run_seeds(0..500, REPLAY, simulate_together);
+    let counts = [
+        (sum.together, 2_000),
+        (sum.neighbours, 500),
+        (sum.finished, 500),
+        (sum.transfers, 4_000),
+        (sum.outputs, 5_000),
+        (sum.losses, 150),
+        (sum.unreached, 250),
+    ];
+    assert_happened(&sum, &counts);
+    assert_noticed(Guard::Each.path(), 300, &SYMPTOMS, simulate_together);
 }
 
 /// Each of these found a fault: rows that were pushed to a group of which one copy was complete (305840,

@@ -63,7 +63,8 @@ const SYMPTOMS: [&str; 7] = [
 ];
 
 /// They need the stand-alone service, whose test has them.
-const OF_THE_SERVICE: [Guard; 17] = [
+const OF_THE_SERVICE: [Guard; 18] = [
+    Guard::Each,
     Guard::Ownership,
     Guard::Poison,
     Guard::Elsewhere,

@@ -193,6 +193,7 @@ wire_enum! { Shuffle:
             Abandon: proto::Abandon { group, transfer },
             Adopt: proto::Adopt { shuffle, group, source, expected },
             Cancel: proto::Cancel { read },
+            Pushes: proto::Pushes { pushes },
         }
     }
 }
@@ -218,7 +219,7 @@ wire_enum! { Shuffle:
 
 wire_enum! { Shuffle:
     Refusal => refusal::Reason {
-        units { Unknown, Sealed, Unsealed, Busy, Malformed, Damaged }
+        units { Unknown, Sealed, Unsealed, Busy, Malformed, Damaged, Alone }
         values { Stranger, Stale, NoRoom }
         to { Self::Sleep(pause) => refusal::Reason::Sleep(pause.as_micros() as u64) }
         from(_detacher) {

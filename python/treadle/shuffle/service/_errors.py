@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from treadle.shuffle.service._writer import Receipt
 
 __all__ = [
     "DamagedRows",
     "Elsewhere",
     "LateAttempt",
+    "MapsFailed",
     "NoRoom",
     "RowsLost",
     "ShuffleError",
@@ -60,3 +65,30 @@ class RowsLost(ShuffleError):
 
     def __reduce__(self) -> tuple[type[RowsLost], tuple[str, list[int], bool]]:
         return type(self), (str(self), self.maps, self.read_again)
+
+
+class MapsFailed(ShuffleError):
+    """Some of the maps that were written together were not. The others are.
+
+    Attributes
+    ----------
+    receipts
+        Those of the maps that were written, by their numbers.
+    errors
+        What :meth:`Shuffle.write` would have raised for each of the others.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        receipts: Mapping[int, Receipt] | None = None,
+        errors: Mapping[int, BaseException] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.receipts = dict(receipts or {})
+        self.errors = dict(errors or {})
+
+    def __reduce__(
+        self,
+    ) -> tuple[type[MapsFailed], tuple[str, dict[int, Receipt], dict[int, BaseException]]]:
+        return type(self), (str(self), self.receipts, self.errors)

@@ -91,6 +91,21 @@ impl Memory {
         is_within && self.ledger.has_room(self.push_takes(length, reserve))
     }
 
+    /// Whether batches of these lengths can all be let in, if so many percent are for others.
+    pub(super) fn has_room_for_all(
+        &self,
+        lengths: impl Iterator<Item = u64>,
+        reserve: u64,
+    ) -> bool {
+        let (mut bytes, mut takes) = (self.resident + self.arriving, 0_u64);
+        for length in lengths {
+            bytes = bytes.saturating_add(length);
+            takes = takes.saturating_add(length).saturating_add(BATCH);
+        }
+        let is_within = bytes <= self.limit - self.reserved(reserve);
+        is_within && self.ledger.has_room(self.push_takes(takes, reserve))
+    }
+
     /// Bytes of which so many percent are for others.
     fn reserved(&self, reserve: u64) -> u64 {
         self.limit / 100 * reserve.min(100)

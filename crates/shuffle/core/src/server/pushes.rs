@@ -76,6 +76,38 @@ impl Server {
         }
     }
 
+    /// Several batches wait to be let in. Their bytes come together: so all are let in, or none is. Each is
+    /// answered by itself, and those that could be let in alone come again.
+    pub(super) fn offered_together(
+        &mut self,
+        from: ConnectionId,
+        pushes: &[Push],
+        effects: &mut Effects,
+    ) {
+        self.parked.retain(|parked| {
+            let mut names = pushes.iter().map(Push::name);
+            parked.from != from || names.all(|name| name != parked.push.name())
+        });
+        let lengths = || pushes.iter().map(|push| push.length);
+        let come_in = pushes.iter().all(|push| {
+            let is_admitted = matches!(self.decide(push), Decision::Admit);
+            is_admitted && self.memory.has_room_for_all(lengths(), self.reserve(push))
+        });
+        // Whoever came first is let in first.
+        let come_in = come_in && !self.parked.iter().any(|p| self.awaits_room(&p.push));
+        let answered = if Guard::Each.holds() { pushes.len() } else { 1 };
+        for push in pushes.iter().take(answered) {
+            let decision = match self.decide(push) {
+                Decision::Admit if come_in => Decision::Admit,
+                Decision::Admit | Decision::AwaitRoom | Decision::AwaitPlan => {
+                    Decision::Refuse(Refusal::Alone)
+                }
+                decision => decision,
+            };
+            self.carry_out(decision, (from, self.now), *push, effects);
+        }
+    }
+
     fn park(&mut self, from: ConnectionId, push: Push, effects: &mut Effects) {
         if self.parked.len() >= self.config.parked {
             return self.refuse(from, &push, Refusal::Busy, effects);

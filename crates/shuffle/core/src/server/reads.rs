@@ -4,6 +4,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::hint::black_box;
+use core::ops::Range;
 use core::time::Duration;
 
 use crate::config::Guard;
@@ -12,12 +13,15 @@ use crate::server::read_queue::Waiting;
 use crate::server::shares::{Turn, pause_of};
 use crate::server::{ConnectionId, Effects, Place, Sent, Server, ServerEffect};
 use crate::{
-    ApplicationId, Fetch, FromServer, GroupId, Limit, ReadPiece, Refusal, ShuffleId, Tally, Tenant,
-    ToMaster,
+    ApplicationId, Fetch, FromServer, GroupId, Limit, MapRange, ReadPiece, Refusal, ShuffleId,
+    Tally, Tenant, ToMaster,
 };
 
 /// How many tables are fetched from memory at once.
 const READ_AHEAD: usize = 32;
+
+/// So many neighbouring partitions are looked for together, at most.
+const TOGETHER: usize = 4;
 
 /// Bytes that a piece takes while it is read, beside its rows: what is known of it, in some lists, and the
 /// entry before it in a file. At the published 40,000 maps it is more than rows take.
@@ -34,6 +38,76 @@ pub(super) struct Reading {
     pub(super) group: GroupId,
     /// What runs have; `None`: not loaded yet.
     pub(super) loaded: BTreeMap<u64, Option<Vec<ReadPiece>>>,
+}
+
+/// What there is of a partition, and what all of it counts: whether it won or not, that is all that came.
+#[derive(Debug)]
+struct Found {
+    pieces: Vec<Sent>,
+    all: Tally,
+}
+
+/// Where a read looks: two that are neighbours look together.
+#[derive(Debug)]
+struct Neighbour {
+    shuffle: ShuffleId,
+    group: GroupId,
+    partition: u32,
+    is_of_all: bool,
+}
+
+impl Neighbour {
+    fn of(reading: &Reading) -> Self {
+        Self {
+            shuffle: reading.fetch.shuffle,
+            group: reading.group,
+            partition: reading.fetch.partition,
+            is_of_all: reading.fetch.maps.is_none(),
+        }
+    }
+
+    fn is_before(&self, next: &Self) -> bool {
+        (self.shuffle, self.group) == (next.shuffle, next.group)
+            && self.partition.checked_add(1) == Some(next.partition)
+            && self.is_of_all
+            && next.is_of_all
+    }
+}
+
+impl GroupState {
+    /// What is in memory for neighbouring partitions.
+    fn find(&mut self, partitions: Range<u32>, stripes: Option<MapRange>) -> Vec<Found> {
+        let is_in = |map: u32| stripes.is_none_or(|maps| maps.contains(map));
+        let indexed = self.indexed();
+        let found = partitions.clone().map(|_| Found {
+            pieces: Vec::with_capacity(indexed.len()),
+            all: Tally::default(),
+        });
+        let mut found: Vec<Found> = found.collect();
+        for some in indexed.chunks(READ_AHEAD) {
+            // Tables are far from each other in memory. The processor fetches all of them at once.
+            let words = some.iter();
+            let words = words.map(|one| one.table.word_near(partitions.start));
+            black_box(words.fold(0, |sum, word| sum ^ word));
+            for one in some.iter().filter(|one| is_in(one.batch.map)) {
+                for piece in one.table.find_all(partitions.clone()) {
+                    let at = piece.partition.wrapping_sub(partitions.start);
+                    let Some(found) = found.get_mut(at as usize) else {
+                        continue;
+                    };
+                    found.all.add(&piece.tally);
+                    if one.has_won || !Guard::Attempt.holds() {
+                        found.pieces.push(Sent {
+                            piece: ReadPiece::new(one.batch, &piece),
+                            place: one.place,
+                            offset: piece.offset,
+                        });
+                    }
+                }
+            }
+        }
+        found
+    }
 }
 
 impl Server {
@@ -338,7 +412,6 @@ impl Server {
         };
         // Whole stripes are read, since those are counted.
         let stripes = reading.fetch.maps.map(|maps| state.counts.stripes_of(maps));
-        let is_in = |map: u32| stripes.is_none_or(|maps| maps.contains(map));
         // A run may have been written meanwhile: what was in memory is there then.
         for &run in &state.runs {
             if reading.loaded.contains_key(&run) {
@@ -356,9 +429,75 @@ impl Server {
         if reading.loaded.values().any(Option::is_none) {
             return;
         }
-        let mut pieces = Vec::new();
-        // Everything that is here, whether it won or not, is everything that came.
-        let mut all = Tally::default();
+        match self.are_together {
+            true => self.ready.push(load),
+            false => self.send(&[load], effects),
+        }
+    }
+
+    /// Somebody wants partitions, which are looked for together as far as they are neighbours.
+    pub(super) fn fetch_together(
+        &mut self,
+        to: ConnectionId,
+        fetches: Vec<Fetch>,
+        effects: &mut Effects,
+    ) {
+        self.are_together = true;
+        for fetch in fetches {
+            self.fetch(to, fetch, effects);
+        }
+        self.are_together = false;
+        let ready = core::mem::take(&mut self.ready);
+        let ready: Vec<(u64, Neighbour)> = ready
+            .into_iter()
+            .filter_map(|load| Some((load, Neighbour::of(self.readings.get(&load)?))))
+            .collect();
+        for run in ready.chunk_by(|(_, one), (_, next)| one.is_before(next)) {
+            for some in run.chunks(TOGETHER) {
+                let loads: Vec<u64> = some.iter().map(|(load, _)| *load).collect();
+                self.send(&loads, effects);
+            }
+        }
+    }
+
+    /// Sends what is there of neighbouring partitions of a group, of which all has been loaded.
+    fn send(&mut self, loads: &[u64], effects: &mut Effects) {
+        let first = loads.first().and_then(|first| self.readings.get(first));
+        let Some((first, group)) = first.map(|reading| (reading.fetch, reading.group)) else {
+            return;
+        };
+        let held = self.shuffles.get_mut(&first.shuffle);
+        let Some(state) = held.and_then(|held| held.groups.get_mut(&group)) else {
+            return;
+        };
+        // Whole stripes are read, since those are counted.
+        let stripes = first.maps.map(|maps| state.counts.stripes_of(maps));
+        let end = first.partition.saturating_add(loads.len() as u32);
+        let found = state.find(first.partition..end, stripes);
+        for (&load, found) in loads.iter().zip(found) {
+            self.send_found(load, found, effects);
+        }
+        // Its bytes are in memory until they are sent.
+        for &load in loads {
+            if self.readings.remove(&load).is_some() {
+                effects.push(ServerEffect::Forget { load });
+            }
+        }
+    }
+
+    /// Sends what was found in memory for a read, and what was loaded.
+    fn send_found(&mut self, load: u64, found: Found, effects: &mut Effects) {
+        let Some(reading) = self.readings.get(&load) else {
+            return;
+        };
+        let held = self.shuffles.get(&reading.fetch.shuffle);
+        let Some(state) = held.and_then(|held| held.groups.get(&reading.group)) else {
+            return;
+        };
+        let Found {
+            mut pieces,
+            mut all,
+        } = found;
         for (&run, loaded) in &reading.loaded {
             for &piece in loaded.iter().flatten() {
                 all.add(&piece.tally());
@@ -373,51 +512,32 @@ impl Server {
                 }
             }
         }
-        for some in state.indexed().chunks(READ_AHEAD) {
-            // Tables are far from each other in memory. The processor fetches all of them at once.
-            let words = some.iter().map(|one| one.table.word_near(partition));
-            black_box(words.fold(0, |sum, word| sum ^ word));
-            for one in some.iter().filter(|one| is_in(one.batch.map)) {
-                let Some(found) = one.table.find(partition) else {
-                    continue;
-                };
-                all.add(&found.tally);
-                if one.has_won || !Guard::Attempt.holds() {
-                    pieces.push(Sent {
-                        piece: ReadPiece::new(one.batch, &found),
-                        place: one.place,
-                        offset: found.offset,
-                    });
-                }
-            }
-        }
-        let count = state.counts.of(partition, stripes);
+        let stripes = reading.fetch.maps.map(|maps| state.counts.stripes_of(maps));
+        let count = state.counts.of(reading.fetch.partition, stripes);
         if Guard::Receipts.holds() && all.narrow() != count.narrow() {
             return self.damage(load, effects);
         }
         if let Some(maps) = reading.fetch.maps.filter(|_| Guard::Ownership.holds()) {
             pieces.retain(|sent| maps.contains(sent.piece.batch.map));
         }
-        if Guard::Order.holds() {
-            pieces.sort_unstable_by_key(|sent| sent.piece.batch);
-        } else {
+        if !Guard::Order.holds() {
             pieces.sort_unstable_by_key(|Sent { piece, .. }| {
                 let arrival = state.batch(piece.batch).map(|batch| batch.arrival);
                 (arrival, piece.batch)
             });
+        } else if !reading.loaded.is_empty() {
+            // Those of memory are in order.
+            pieces.sort_unstable_by_key(|sent| sent.piece.batch);
         }
         effects.push(ServerEffect::Send {
             to: reading.to,
             read: reading.fetch.read,
             load,
-            shuffle,
+            shuffle: reading.fetch.shuffle,
             group: reading.group,
-            partition,
+            partition: reading.fetch.partition,
             pieces,
         });
-        // Its bytes are in memory until they are sent.
-        self.readings.remove(&load);
-        effects.push(ServerEffect::Forget { load });
     }
 
     /// A reader does not want a read any more.

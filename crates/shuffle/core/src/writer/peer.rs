@@ -95,6 +95,10 @@ pub(super) struct Peers {
     full: BTreeSet<ServerId>,
     /// What is not sent before a time: servers said so, to an application.
     asleep: BTreeMap<(ServerId, ShuffleId), Asleep>,
+    /// Those that take several pushes in a message, and of these the ones that wanted each by itself, and have
+    /// taken none since.
+    together: BTreeSet<ServerId>,
+    alone: BTreeSet<ServerId>,
     /// After whom the next turn is.
     last: ServerId,
     bytes: u64,
@@ -103,6 +107,21 @@ pub(super) struct Peers {
 impl Peers {
     pub(super) fn in_flight(&self) -> u64 {
         self.bytes
+    }
+
+    /// A server takes several pushes in a message.
+    pub(super) fn takes_together(&mut self, server: ServerId) {
+        self.together.insert(server);
+    }
+
+    /// A server wants pushes one by one, until it has taken one.
+    pub(super) fn alone(&mut self, server: ServerId) {
+        self.alone.insert(server);
+    }
+
+    /// Whether a server is told several pushes in a message.
+    pub(super) fn tells_together(&self, server: ServerId) -> bool {
+        self.together.contains(&server) && !self.alone.contains(&server)
     }
 
     /// Whether something was sent and is not answered.
@@ -249,6 +268,7 @@ impl Peers {
         now: Duration,
         config: &Config,
     ) -> Option<u32> {
+        self.alone.remove(&server);
         self.paces.answered(server, push, now, config.lag)
     }
 

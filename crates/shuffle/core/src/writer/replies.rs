@@ -124,6 +124,10 @@ impl Writer {
         match reason {
             // Whether the rows are among those that are complete is the question.
             Refusal::Sealed => self.ask_all(transfer, id, effects),
+            Refusal::Alone => {
+                self.peers.alone(server);
+                self.peers.queue([item]);
+            }
             Refusal::Sleep(pause) => {
                 // A failure before counts no more, however long the pause is.
                 if let Some(copy) = part.copy_mut(copy) {

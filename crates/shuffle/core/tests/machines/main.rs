@@ -11,4 +11,5 @@ mod reads;
 mod server;
 mod stuck;
 mod support;
+mod together;
 mod writer;

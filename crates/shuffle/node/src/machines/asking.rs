@@ -44,8 +44,22 @@ impl Machines {
         }
     }
 
-    /// Rows were gathered.
-    pub(crate) fn gathered(&mut self, transfer: Transfer, group: GroupId, gathered: Gathered) {
+    /// Rows were gathered, perhaps of several maps.
+    pub(crate) fn gathered(&mut self, all: Vec<(Transfer, GroupId, Gathered)>) {
+        let all = all.into_iter().map(|(transfer, group, gathered)| {
+            let batches = self.keep_gathered(transfer, group, gathered);
+            (transfer, group, batches)
+        });
+        let event = WriterEvent::GatheredTogether(all.collect());
+        self.steps.push_back(Step::Writer(event));
+    }
+
+    fn keep_gathered(
+        &mut self,
+        transfer: Transfer,
+        group: GroupId,
+        gathered: Gathered,
+    ) -> treadle_shuffle::Gathered {
         self.stats.gathered += gathered.bytes.len() as u64;
         let headers = gathered.batches.iter().map(|batch| &batch.header);
         for header in headers.clone() {
@@ -53,15 +67,9 @@ impl Machines {
             self.stats.compressed += header.stored();
         }
         let batches = headers.map(|header| (header.tally, header.length()));
-        let event = WriterEvent::Gathered {
-            transfer,
-            group,
-            gathered: treadle_shuffle::Gathered {
-                batches: batches.collect(),
-            },
-        };
+        let batches = batches.collect();
         self.arenas.insert((transfer, group), gathered);
-        self.steps.push_back(Step::Writer(event));
+        treadle_shuffle::Gathered { batches }
     }
 
     /// The bytes of a push of this process; `None`: the transfer has freed them.
@@ -168,20 +176,36 @@ impl Machines {
             self.steps.push_back(Step::Request(message));
             return;
         }
-        let batch = match &message {
-            ToServer::Push(push) => match self.batch(push) {
-                Some(batch) => {
-                    self.stats.pushed += batch.len() as u64;
-                    self.usage(push.shuffle).pushed += batch.len() as u64;
-                    Some(batch)
-                }
-                // The transfer has just ended, and freed the bytes.
-                None => return,
-            },
-            _ => None,
+        let mut batches = Vec::new();
+        let message = match message {
+            ToServer::Push(push) => {
+                let pushes = self.with_batches(vec![push], &mut batches);
+                pushes.into_iter().next().map(ToServer::Push)
+            }
+            ToServer::Pushes { pushes } => {
+                let pushes = self.with_batches(pushes, &mut batches);
+                (!pushes.is_empty()).then_some(ToServer::Pushes { pushes })
+            }
+            message => Some(message),
         };
-        if !self.outgoing.send(to, &message, batch) {
+        if let Some(message) = message
+            && !self.outgoing.send(to, &message, batches)
+        {
             self.unreached(to);
         }
+    }
+
+    /// The pushes whose batches are here, and these. Of the others the transfers have just ended, and freed them.
+    fn with_batches(&mut self, pushes: Vec<Push>, batches: &mut Vec<Bytes>) -> Vec<Push> {
+        let is_here = |push: &Push| {
+            let Some(batch) = self.batch(push) else {
+                return false;
+            };
+            self.stats.pushed += batch.len() as u64;
+            self.usage(push.shuffle).pushed += batch.len() as u64;
+            batches.push(batch);
+            true
+        };
+        pushes.into_iter().filter(is_here).collect()
     }
 }

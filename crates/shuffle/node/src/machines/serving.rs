@@ -27,6 +27,45 @@ const EACH: usize = 64;
 /// How many small pieces are fetched from memory at once.
 const READ_AHEAD: usize = 32;
 
+/// [`ServerEffect::Send`].
+struct ToSend {
+    to: ConnectionId,
+    read: u64,
+    load: u64,
+    shuffle: ShuffleId,
+    group: GroupId,
+    pieces: Vec<Sent>,
+}
+
+impl ToSend {
+    fn of(effect: ServerEffect) -> Option<Self> {
+        match effect {
+            ServerEffect::Send {
+                to,
+                read,
+                load,
+                shuffle,
+                group,
+                pieces,
+                ..
+            } => Some(Self {
+                to,
+                read,
+                load,
+                shuffle,
+                group,
+                pieces,
+            }),
+            _ => None,
+        }
+    }
+
+    /// What is read together goes from one group to one reader.
+    fn place(&self) -> (ConnectionId, ShuffleId, GroupId) {
+        (self.to, self.shuffle, self.group)
+    }
+}
+
 impl Machines {
     pub(super) fn tell_server(&mut self, event: ServerEvent, callbacks: &dyn Callbacks) {
         let mut effects = Vec::new();
@@ -37,8 +76,18 @@ impl Machines {
         if cfg!(debug_assertions) && self.is_verified() {
             assert_eq!(self.server.check(), Ok(()));
         }
-        for effect in effects {
-            self.serve(effect, callbacks);
+        let mut effects = effects.into_iter().peekable();
+        while let Some(effect) = effects.next() {
+            let is_sent = |effect: &ServerEffect| matches!(effect, ServerEffect::Send { .. });
+            if !is_sent(&effect) {
+                self.serve(effect, callbacks);
+                continue;
+            }
+            let mut all = vec![effect];
+            while let Some(effect) = effects.next_if(is_sent) {
+                all.push(effect);
+            }
+            self.send_all(all);
         }
     }
 
@@ -196,20 +245,7 @@ impl Machines {
                 }
                 self.loaded.retain(|&(other, _), _| other != load);
             }
-            ServerEffect::Send {
-                to,
-                read,
-                load,
-                shuffle,
-                group,
-                pieces,
-                ..
-            } => {
-                let rows = self.rows_of((load, shuffle, group), &pieces, to);
-                let pieces: Vec<ReadPiece> = pieces.into_iter().map(|sent| sent.piece).collect();
-                let tally: Tally = pieces.iter().map(ReadPiece::tally).sum();
-                self.send_rows(to, (read, load), tally.narrow(), pieces, rows);
-            }
+            send @ ServerEffect::Send { .. } => self.send_all(vec![send]),
             ServerEffect::Measure { most } => self.after.most = Some(most),
             ServerEffect::Tell { to, message } => self.tell_copy(to, message),
             ServerEffect::Disconnect(connection) => self.incoming.end(connection),
@@ -392,6 +428,81 @@ impl Machines {
         Some(rows)
     }
 
+    /// The same for several reads of a group, whose pieces are all small and in memory: each batch is looked into
+    /// once. `None`: they are not.
+    fn rows_of_all(&self, all: &[ToSend]) -> Option<Vec<Bytes>> {
+        let first = all.first()?;
+        let of_group = self.batches.get(&(first.shuffle, first.group))?.rows();
+        let is_small = |send: &ToSend| {
+            let mut pieces = send.pieces.iter();
+            let bytes: u64 = pieces.clone().map(|sent| sent.piece.stored()).sum();
+            let are_here = pieces.all(|sent| !matches!(sent.place, Place::Run(_)));
+            let is_it = are_here && bytes <= SMALL_PIECE * send.pieces.len() as u64;
+            (send.to != SELF && is_it).then_some(bytes as usize)
+        };
+        let sizes = all.iter().map(is_small).collect::<Option<Vec<usize>>>()?;
+        let mut joined: Vec<Vec<u8>> = Vec::with_capacity(all.len());
+        for size in sizes {
+            let mut rows = Vec::new();
+            rows.try_reserve_exact(size).ok()?;
+            joined.push(rows);
+        }
+        let mut rest: Vec<&[Sent]> = all.iter().map(|send| &send.pieces[..]).collect();
+        for some in of_group.chunks(READ_AHEAD) {
+            // They are far from each other in memory. The processor fetches all of them at once.
+            let near = rest.first()?.iter().zip(some);
+            let near = near.filter_map(|(sent, (_, rows))| rows.get(sent.offset as usize));
+            black_box(near.fold(0, |sum, byte| sum ^ byte));
+            for (id, rows) in some {
+                for (rest, joined) in rest.iter_mut().zip(&mut joined) {
+                    if let [sent, after @ ..] = *rest
+                        && sent.piece.batch == *id
+                    {
+                        let start = sent.offset as usize;
+                        joined.extend_from_slice(
+                            rows.get(start..start + sent.piece.stored() as usize)?,
+                        );
+                        *rest = after;
+                    }
+                }
+            }
+        }
+        let are_all = rest.iter().all(|rest| rest.is_empty());
+        let joined = joined.into_iter();
+        are_all.then(|| joined.map(|rows| self.held.charge(rows.into())).collect())
+    }
+
+    /// Sends rows to readers.
+    fn send_all(&mut self, effects: Vec<ServerEffect>) {
+        let all: Vec<ToSend> = effects.into_iter().filter_map(ToSend::of).collect();
+        for some in all.chunk_by(|one, next| one.place() == next.place()) {
+            let together = match some.len() {
+                1 => None,
+                _ => self.rows_of_all(some),
+            };
+            let mut together = together.map(Vec::into_iter);
+            for send in some {
+                let rows = match &mut together {
+                    Some(together) => together.next().map(|rows| vec![rows]),
+                    None => {
+                        let of = (send.load, send.shuffle, send.group);
+                        self.rows_of(of, &send.pieces, send.to)
+                    }
+                };
+                let pieces = send.pieces.iter().map(|sent| sent.piece);
+                let pieces: Vec<ReadPiece> = pieces.collect();
+                let tally: Tally = pieces.iter().map(ReadPiece::tally).sum();
+                self.send_rows(
+                    send.to,
+                    (send.read, send.load),
+                    tally.narrow(),
+                    pieces,
+                    rows,
+                );
+            }
+        }
+    }
+
     fn answer(&mut self, to: ConnectionId, message: FromServer) {
         match to {
             SELF => self.steps.push_back(Step::Reply((message, Vec::new()))),
@@ -425,6 +536,7 @@ impl Machines {
             self.steps.extend([Step::Reply((message, rows)), sent]);
         } else if let Some(peer) = self.incoming.peer(to) {
             self.after.rows.push(RowsToSend {
+                to,
                 peer: peer.clone(),
                 load,
                 message,

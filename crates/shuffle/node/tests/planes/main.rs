@@ -2,6 +2,7 @@
 
 mod slow;
 mod support;
+mod together;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, OnceLock};

@@ -234,7 +234,7 @@ impl State {
             if member.met.remove(&id) || is_server {
                 let met = Met {
                     id,
-                    address: String::new(),
+                    ..Met::default()
                 };
                 wire::send(&member.peer, wire::LOST, &met);
             }

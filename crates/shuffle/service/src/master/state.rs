@@ -147,14 +147,16 @@ impl State {
 
     /// Tells a member the address of a server, once.
     pub(super) fn introduce(&mut self, to: u32, server: u32) {
-        let address = self.members.get(&server).map(|it| it.hello.address.clone());
-        if let (Some(member), Some(address)) = (self.members.get_mut(&to), address)
+        let other = self.members.get(&server);
+        let other = other.map(|it| (it.hello.address.clone(), it.protocol));
+        if let (Some(member), Some((address, protocol))) = (self.members.get_mut(&to), other)
             && to != server
             && member.met.insert(server)
         {
             let met = Met {
                 id: server,
                 address,
+                protocol,
             };
             wire::send(&member.peer, wire::MET, &met);
         }

@@ -30,9 +30,11 @@ impl Callbacks for MemberCallbacks {
         };
         let _sending = lock(&shared.sending);
         let messages = std::mem::take(&mut *lock(&shared.outbox));
-        for message in messages {
-            wire::send_bytes(&shared.peer, wire::TO_MASTER, encode_shuffled(&message));
-        }
+        wire::send_all(
+            &shared.peer,
+            wire::TO_MASTER,
+            messages.iter().map(encode_shuffled),
+        );
     }
 
     fn wake(&self, called: &[Arc<Waiter>]) {

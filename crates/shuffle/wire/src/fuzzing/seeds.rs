@@ -249,7 +249,7 @@ pub fn to_master() -> [(&'static str, ToMaster); 9] {
     ]
 }
 
-fn to_server() -> [(&'static str, ToServer); 5] {
+fn to_server() -> [(&'static str, ToServer); 6] {
     let (shuffle, group, transfer, tally) = (SHUFFLE, group(3), TRANSFER, TALLY);
     let push = Push {
         shuffle,
@@ -277,6 +277,12 @@ fn to_server() -> [(&'static str, ToServer); 5] {
     };
     [
         ("push", ToServer::Push(push)),
+        (
+            "pushes",
+            ToServer::Pushes {
+                pushes: vec![push, push],
+            },
+        ),
         ("ask", ToServer::Ask(ask)),
         ("abandon", ToServer::Abandon { group, transfer }),
         ("fetch", ToServer::Fetch(fetch)),

@@ -290,16 +290,17 @@ pub(crate) fn to_master() -> BoxedStrategy<ToMaster> {
 pub(crate) fn to_server() -> BoxedStrategy<ToServer> {
     let push = (shuffle(), group(), batch(), tally(), any::<u64>());
     let fetch = (any::<u64>(), shuffle(), number(), group(), number());
+    let push = push.prop_map(|(shuffle, group, batch, tally, length)| Push {
+        shuffle,
+        group,
+        batch,
+        tally,
+        length,
+    });
+    let push = push.boxed();
     prop_oneof![
-        push.prop_map(
-            |(shuffle, group, batch, tally, length)| ToServer::Push(Push {
-                shuffle,
-                group,
-                batch,
-                tally,
-                length,
-            })
-        ),
+        push.clone().prop_map(ToServer::Push),
+        proptest::collection::vec(push, 0..4).prop_map(|pushes| ToServer::Pushes { pushes }),
         (group(), transfer(), tally()).prop_map(|(group, transfer, tally)| ToServer::Ask(Ask {
             group,
             transfer,
@@ -339,6 +340,7 @@ fn refusal() -> BoxedStrategy<Refusal> {
             Refusal::Sealed,
             Refusal::Unsealed,
             Refusal::Busy,
+            Refusal::Alone,
             Refusal::Malformed,
             Refusal::Damaged,
         ]),

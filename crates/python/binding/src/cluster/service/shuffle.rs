@@ -75,6 +75,50 @@ impl ServiceShuffle {
         Ok((bytes, receipt.rows(), receipt.bytes()))
     }
 
+    /// Pushes the rows of several maps together, and waits until all copies have them. For each map, in their order,
+    /// what `transfer` returns, or the exception that it raises.
+    #[pyo3(signature = (maps, again, timeout, compression=None))]
+    fn transfer_all<'py>(
+        &self,
+        py: Python<'py>,
+        maps: Vec<(u32, Bound<'py, Rows>)>,
+        again: bool,
+        timeout: Option<f64>,
+        compression: Option<&str>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let codec = compression.map(codec).transpose()?;
+        let attempt = Attempt::default().again(again);
+        let rows: Vec<(u32, &Rows)> = maps.iter().map(|(map, rows)| (*map, rows.get())).collect();
+        let outcomes = self.call(py, timeout, None, |inner, wait| {
+            let packed = rows.iter().flat_map(|&(map, source)| {
+                let packed = codec.map(|codec| Packed { source, codec });
+                packed.map(|packed| (map, packed))
+            });
+            let packed: Vec<(u32, Packed<'_>)> = packed.collect();
+            let packed = packed
+                .iter()
+                .map(|(map, packed)| (*map, packed as &dyn Source));
+            let plain = rows.iter().map(|&(map, rows)| (map, rows as &dyn Source));
+            let maps: Vec<(u32, &dyn Source)> = match codec {
+                Some(_) => packed.collect(),
+                None => plain.collect(),
+            };
+            Ok(inner.shuffle.push_all(&maps, attempt, wait))
+        })?;
+        let outcome = |outcome: Result<Receipt, Error>| match outcome {
+            Ok(receipt) => {
+                let bytes = PyBytes::new(py, &receipt.to_bytes());
+                let found = (bytes, receipt.rows(), receipt.bytes()).into_pyobject(py)?;
+                Ok(found.into_any())
+            }
+            Err(error) => Ok(raised(error, false)
+                .into_value(py)
+                .into_bound(py)
+                .into_any()),
+        };
+        outcomes.into_iter().map(outcome).collect()
+    }
+
     /// Has the servers compare what they have with the receipts of all maps; the generation.
     #[pyo3(signature = (receipts, timeout, worker=None))]
     fn commit(
@@ -122,6 +166,34 @@ impl ServiceShuffle {
             let rows = inner.shuffle.read(&asked, wait)?;
             let plane = inner.member.plane();
             Ok(joined(&rows, width, |rows| plane.charge(rows)))
+        })
+    }
+
+    /// The same of neighbouring partitions, from the first up to `end`, which are read together.
+    #[pyo3(signature = (generation, first, end, width, maps, timeout))]
+    #[expect(clippy::too_many_arguments, reason = "as many are needed")]
+    fn read_all(
+        &self,
+        py: Python<'_>,
+        generation: u32,
+        first: u32,
+        end: u32,
+        width: usize,
+        maps: Option<(u32, u32)>,
+        timeout: Option<f64>,
+    ) -> PyResult<Vec<Vec<Piece>>> {
+        let asked = Asked {
+            generation: Generation(generation),
+            partition: first,
+            maps: maps.map(|(first, end)| first..end),
+            width,
+            is_checked: true,
+        };
+        self.call(py, timeout, None, |inner, wait| {
+            let all = inner.shuffle.read_all(&asked, end, wait)?;
+            let plane = inner.member.plane();
+            let joined = |rows| joined(rows, width, |rows| plane.charge(rows));
+            Ok(all.iter().map(joined).collect())
         })
     }
 

@@ -17,6 +17,7 @@
 //! adding up what is before it.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use bytes::Bytes;
 
@@ -230,7 +231,7 @@ impl Header {
 }
 
 /// Bytes of what is stored: those of its rows, unless it is compressed.
-pub(crate) fn stored(packed: u32, bytes: u64) -> u64 {
+pub fn stored(packed: u32, bytes: u64) -> u64 {
     match packed {
         0 => bytes,
         packed => packed.into(),
@@ -478,9 +479,36 @@ impl Table {
 
     /// The piece for a partition, if there is one.
     pub fn find(&self, partition: u32) -> Option<Piece> {
+        let at = self.lower_bound(partition);
+        let is_there = at < self.len() && word(self.entry(at), 0) == partition;
+        is_there.then(|| self.piece(at))
+    }
+
+    /// The pieces for these partitions, in their order.
+    pub fn find_all(&self, partitions: Range<u32>) -> impl Iterator<Item = Piece> + '_ {
+        let first = self.lower_bound(partitions.start);
+        let before = first.checked_sub(1);
+        let mut before = before.map_or(Ends::default(), |before| self.ends(self.entry(before)));
+        (first..self.len()).map_while(move |index| {
+            let entry = self.entry(index);
+            if word(entry, 0) >= partitions.end {
+                return None;
+            }
+            let ends = self.ends(entry);
+            let piece = self.between(entry, before, ends);
+            before = ends;
+            Some(piece)
+        })
+    }
+
+    /// The position of the first piece that is not for a partition below this one.
+    fn lower_bound(&self, partition: u32) -> usize {
         let (first, last) = self.bounds;
-        if partition < first || partition > last {
-            return None;
+        if partition <= first {
+            return 0;
+        }
+        if partition > last {
+            return self.len();
         }
         // Partitions ascend: there are at most as many pieces before and after it as partitions. Where each
         // has a piece, one look finds it.
@@ -494,8 +522,7 @@ impl Table {
                 false => high = middle,
             }
         }
-        let is_there = low < self.len() && word(self.entry(low), 0) == partition;
-        is_there.then(|| self.piece(low))
+        low
     }
 }
 
@@ -526,6 +553,15 @@ impl TableBuilder {
             digest: 0,
             misplaced: None,
         }
+    }
+
+    /// Makes room for so many pieces.
+    pub fn reserve(&mut self, pieces: usize) {
+        let entry = match self.header.width {
+            0 => VARIABLE_ENTRY,
+            _ => FIXED_ENTRY,
+        };
+        self.bytes.reserve(pieces * entry);
     }
 
     /// Adds a piece, whose partition is above those before. An empty one is left out.

@@ -38,6 +38,17 @@ from treadle.__main__ import main
 main()
 """
 
+# Signals of children come in another thread: they interrupt nothing that the first one waits in.
+ELSEWHERE = """
+import signal, threading
+
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+signal.pthread_sigmask = lambda *_: set()
+from treadle.__main__ import main
+main()
+"""
+
 
 @pytest.fixture
 def forkless(tmp_path: Path) -> tuple[str, ...]:
@@ -88,6 +99,14 @@ def test_a_worker_that_is_not_forked_is_started_by_itself(
     until(lambda: "no process on purpose" in caplog.text, lambda: caplog.text)
     # It was none that died.
     assert "is replaced" not in caplog.text
+
+
+def test_ends_are_told_though_a_signal_interrupts_nothing(tmp_path: Path):
+    script = tmp_path / "elsewhere.py"
+    script.write_text(ELSEWHERE)
+    with opened((sys.executable, str(script))) as template:
+        for _ in range(2):
+            assert forked(template, "--help").wait(SOON) == 0
 
 
 def test_arguments_may_be_long():

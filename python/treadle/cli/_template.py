@@ -6,6 +6,7 @@ import ctypes
 import gc
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -66,18 +67,22 @@ def _serve(channel: socket.socket) -> list[str] | None:
     def tell_end(pid: int, status: int) -> None:
         _tell(channel, id=numbers.pop(pid), status=os.waitstatus_to_exitcode(status))
 
-    def reap(*_: Any) -> None:
-        while numbers and (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            tell_end(*ended)
-
-    signal.signal(signal.SIGCHLD, reap)
-    while True:
-        packet, descriptors, _, _ = socket.recv_fds(channel, _LARGEST, _DESCRIPTORS)
-        if not packet:
-            break
-        number = json.loads(packet)["id"]
-        # Its end is told after its beginning.
-        with _later(signal.SIGCHLD):
+    with _ends() as ends:
+        poller = select.poll()
+        for readable in (channel, ends):
+            poller.register(readable, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in poller.poll()}
+            if ends.fileno() in ready:
+                ends.recv(_LARGEST)
+                while numbers and (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                    tell_end(*ended)
+            if channel.fileno() not in ready:
+                continue
+            packet, descriptors, _, _ = socket.recv_fds(channel, _LARGEST, _DESCRIPTORS)
+            if not packet:
+                break
+            number = json.loads(packet)["id"]
             try:
                 pid = os.fork()
             except OSError as error:
@@ -93,17 +98,33 @@ def _serve(channel: socket.socket) -> list[str] | None:
                     return ["--channel", str(own), *map(str, arguments)]
                 numbers[pid] = number
                 _tell(channel, id=number, pid=pid)
-        for descriptor in descriptors:
-            os.close(descriptor)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for descriptor in descriptors:
+                os.close(descriptor)
     while numbers:
         tell_end(*os.wait())
     return None
 
 
+@contextmanager
+def _ends() -> Iterator[socket.socket]:
+    """Yield what can be read when a child has ended. A child leaves it, too, and hears of none.
+
+    A signal that comes right before a call that waits does not end that call, and a handler in Python runs after it.
+    """
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        try:
+            yield ours
+        finally:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
 def _become_worker(standard_input: int, output: int) -> None:
     """Be as a process that was started by itself."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # Who would be told of its end is gone with the template.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setpgid(0, 0)
@@ -120,13 +141,3 @@ def _tell(channel: socket.socket, **said: Any) -> None:
     # Whoever is not there any more needs no answer.
     with suppress(OSError):
         channel.send(json.dumps(said).encode())
-
-
-@contextmanager
-def _later(number: signal.Signals) -> Iterator[None]:
-    """Have a signal wait."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {number})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})

@@ -46,8 +46,16 @@ def objects(store: Path, which: str = "*/*.shuffle") -> list[Path]:
     return sorted(store.glob(which))
 
 
+def length(path: Path) -> int:
+    """Bytes of an object; 0 if it has just been removed."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 def size(store: Path) -> int:
-    return sum(path.stat().st_size for path in objects(store))
+    return sum(map(length, objects(store)))
 
 
 def written(table: Table, shuffle: Shuffle) -> None:
@@ -173,6 +181,12 @@ def in_store(servers: Servers, shuffle: Shuffle) -> bool:
     )
 
 
+def written_to_store(table: Table, servers: Servers, shuffle: Shuffle) -> None:
+    """Write rows, and wait until each group has one copy, in the remote store."""
+    written(table, shuffle)
+    until(lambda: in_store(servers, shuffle), lambda: str(servers.service.state()))
+
+
 def test_rows_in_the_remote_store_outlive_all_servers_that_wrote_them(
     start: Callable[..., Process],
     secret: Path,
@@ -190,8 +204,7 @@ def test_rows_in_the_remote_store_outlive_all_servers_that_wrote_them(
         servers.begin(name, *options)
     servers.ready()
     with servers.service, servers.service.shuffle(MAPS, PARTITIONS, ROWS) as shuffle:
-        written(table, shuffle)
-        until(lambda: in_store(servers, shuffle), lambda: str(servers.service.state()))
+        written_to_store(table, servers, shuffle)
         # The room of the second copies is back.
         rows = MAPS * 60_000 * ROWS.itemsize
         until(lambda: size(store) < 1.5 * rows, lambda: str(objects(store)))
@@ -215,8 +228,7 @@ def test_a_server_that_leaves_hands_over_its_objects_and_no_rows(
     options = ("--remote", remote, "--storage", "remote")
     servers = new_servers(NAMES, *options)
     with servers.service.shuffle(MAPS, PARTITIONS, ROWS) as shuffle:
-        written(table, shuffle)
-        until(lambda: in_store(servers, shuffle), lambda: str(servers.service.state()))
+        written_to_store(table, servers, shuffle)
         servers.service.drain("a")
         assert servers.processes.pop("a").wait() == 0
         table.compare(shuffle)
@@ -230,12 +242,23 @@ def test_who_cannot_adopt_all_of_a_copy_removes_nothing_of_it(
     options = ("--remote", f"file://{store}", "--storage", "remote")
     servers = new_servers(NAMES, *options)
     with servers.service.shuffle(MAPS, PARTITIONS, ROWS) as shuffle:
-        written(table, shuffle)
-        until(lambda: in_store(servers, shuffle), lambda: str(servers.service.state()))
         a, b = (servers.processes[name] for name in NAMES)
-        runs = objects(store, f"treadle-{a.process.pid}-*/*.shuffle")
-        runs = [path for path in runs if path.stat().st_size > 20_000]
-        runs.sort(key=lambda path: int(path.stem))
+
+        def runs_of_a() -> list[Path]:
+            found = objects(store, f"treadle-{a.process.pid}-*/*.shuffle")
+            return [path for path in found if length(path) > 20_000]
+
+        receipts = []
+        for number in range(MAPS):
+            # A run for each, or more.
+            receipts.append(table.write(shuffle, number))
+            until(lambda number=number: len(runs_of_a()) > number, lambda: str(objects(store)))
+        shuffle.commit(receipts)
+        until(lambda: in_store(servers, shuffle), lambda: str(servers.service.state()))
+        # The second copies are gone, with all of their runs.
+        rows = MAPS * 60_000 * ROWS.itemsize
+        until(lambda: size(store) < 1.02 * rows, lambda: f"{size(store) / rows}")
+        runs = sorted(runs_of_a(), key=lambda path: int(path.stem))
         assert len(runs) > 4
         # Inventories stay, and of the runs that they name the first one. The others cannot be opened now.
         hidden = {path: path.with_suffix(".away") for path in runs[1:]}
@@ -255,8 +278,7 @@ def test_a_copy_in_the_remote_store_that_is_lost_or_altered_is_made_again(
     options = ("--remote", f"file://{store}", "--storage", "remote")
     servers = new_servers(NAMES, *options)
     with servers.service.shuffle(MAPS, PARTITIONS, ROWS) as shuffle:
-        written(table, shuffle)
-        until(lambda: in_store(servers, shuffle), lambda: str(servers.service.state()))
+        written_to_store(table, servers, shuffle)
         for at, path in enumerate(objects(store)):
             content = bytearray(path.read_bytes())
             content[len(content) // 2] ^= 1

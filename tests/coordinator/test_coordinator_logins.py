@@ -12,7 +12,7 @@ from served_support import JOB, Served
 from treadle.coordinator import _store
 from treadle.coordinator._access import Access, TokenFile
 from treadle.coordinator._app import app_of
-from treadle.coordinator._logins import Refusals
+from treadle.coordinator._logins import Logins, Refusals
 from treadle.coordinator._pages import add_pages
 
 OLD, NEW = "0123456789abcdef", "fedcba9876543210"
@@ -67,12 +67,18 @@ def test_refusals_are_in_the_audit_log_without_what_was_given(served: Served) ->
 
 
 def test_who_knocks_again_and_again_does_not_fill_the_audit_log(served: Served) -> None:
+    now = [1.0]
+    served.app.state.logins = Logins(served.coordinator, lambda: now[0])
     visitor = TestClient(served.app)
     wrong = {"Authorization": "Bearer a-wrong-token-of-somebody"}
     for _ in range(100):
         visitor.get("/api/rules", headers=wrong)
-    # A minute may end between them.
-    assert 20 <= len(lines(served)) <= 40
+    assert len(lines(served)) == 20
+    now[0] += 60.0
+    visitor.get("/api/rules", headers=wrong)
+    assert lines(served)[20:] == [
+        ("unknown", "refused", {"path": "/api/rules", "why": "nobody has this token", "others": 80})
+    ]
     refusals = Refusals(2, 60.0)
     assert [refusals.take(at) for at in (0.0, 1.0, 2.0, 59.0)] == [0, 0, None, None]
     assert [refusals.take(at) for at in (60.0, 61.0, 62.0)] == [2, 0, None]

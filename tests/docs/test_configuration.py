@@ -48,7 +48,7 @@ def test_the_settings_of_distributed_are_those_of_which_nobody_is_warned() -> No
 
 def test_the_settings_of_treadle_are_those_of_the_code() -> None:
     page = {begin + name for begin, name in told() if begin.startswith("treadle.")}
-    code = {text for text in constants() if re.fullmatch(r"treadle\.(sight|(coordinator|rechunk|shuffle|scheduler|worker)\.[a-z-]+)", text)}  # fmt: skip
+    code = {text for text in constants() if re.fullmatch(r"treadle\.(sight|sight-memory|history-limit|(coordinator|rechunk|shuffle|scheduler|worker)\.[a-z-]+)", text)}  # fmt: skip
     assert page == code
 
 

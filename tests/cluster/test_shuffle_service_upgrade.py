@@ -116,15 +116,22 @@ def test_each_server_is_replaced_by_one_of_the_next_release_while_a_job_runs(
     assert [one for one in said if one[1:] != (MAPS, 0, None)] == []
 
 
+def spoken_with(
+    servers: Servers, name: str, protocol: int, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, int]:
+    """Begin a server `now` of this release, and another one of another; return the versions that are spoken with both."""
+    servers.begin("now")
+    with monkeypatch.context() as patch:
+        patch.setenv(SAID, str(protocol))
+        servers.begin(name)
+    servers.ready()
+    return {one["name"]: one["protocol"] for one in servers.service.state()["servers"]}
+
+
 def test_two_releases_speak_the_version_of_the_older_one(
     servers: Servers, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    servers.begin("now")
-    with monkeypatch.context() as patch:
-        patch.setenv(SAID, str(NEXT))
-        servers.begin("next")
-    servers.ready()
-    spoken = {one["name"]: one["protocol"] for one in servers.service.state()["servers"]}
+    spoken = spoken_with(servers, "next", NEXT, monkeypatch)
     assert spoken == {"now": NOW, "next": request.node.callspec.params["servers"]}
 
 
@@ -166,12 +173,7 @@ def test_who_could_not_speak_with_a_member_is_refused_by_its_name(
 def test_maps_that_are_written_together_go_one_by_one_to_who_does_not_know_that(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    servers.begin("now")
-    with monkeypatch.context() as patch:
-        patch.setenv(SAID, str(BEFORE))
-        servers.begin("before")
-    servers.ready()
-    spoken = {one["name"]: one["protocol"] for one in servers.service.state()["servers"]}
+    spoken = spoken_with(servers, "before", BEFORE, monkeypatch)
     assert spoken == {"now": NOW, "before": BEFORE}
     table = Table(20, PARTITIONS, rows=500)
     with servers.service.shuffle(20, PARTITIONS, ROWS) as shuffle:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from application_support import LONG, Application
 from conftest import Place
+from service_support import Servers
 from waiting import until
 
 PLUGIN = "spark.shuffle.sort.io.plugin.class"
@@ -40,6 +41,21 @@ def is_stock(application: Application) -> bool:
     return is_said
 
 
+def fails_with_its_servers(application: Application, servers: Servers, gates: Path) -> None:
+    """Run a job of which all servers, `a` and `b`, are killed between its stages."""
+    gates.mkdir()
+    job = application.begin("kept", str(gates), 4, 3)
+    ready = gates / "between-begun"
+    until(lambda: ready.exists() or application.process.poll() is not None, application.said, LONG)
+    assert ready.exists(), application.said()
+    for name in ("a", "b"):
+        servers.kill(name)
+    (gates / "between").touch()
+    until(lambda: len(application.answers) > job, application.said, LONG)
+    kind, text = application.answers[job]
+    assert kind == "error", text
+
+
 def test_the_attempt_after_one_that_the_service_failed_is_without_it(
     new_place: Callable[[], Place], tmp_path: Path
 ) -> None:
@@ -47,18 +63,7 @@ def test_the_attempt_after_one_that_the_service_failed_is_without_it(
     servers = place.serve("a", "b")
     attempts = Attempts(place, tmp_path / "staging")
     first = attempts.begin(1, {"spark.treadle.timeout": "30s"})
-    gates = tmp_path / "gates"
-    gates.mkdir()
-    job = first.begin("kept", str(gates), 4, 3)
-    ready = gates / "between-begun"
-    until(lambda: ready.exists() or first.process.poll() is not None, first.said, LONG)
-    assert ready.exists(), first.said()
-    for name in ("a", "b"):
-        servers.kill(name)
-    (gates / "between").touch()
-    until(lambda: len(first.answers) > job, first.said, LONG)
-    kind, text = first.answers[job]
-    assert kind == "error", text
+    fails_with_its_servers(first, servers, tmp_path / "gates")
     first.stop()
     assert len(attempts.noted()) == 1, first.said()
     servers.begin("c")
@@ -78,16 +83,7 @@ def test_an_attempt_after_a_failure_of_the_service_and_then_another_is_with_it(
     servers = place.serve("a", "b")
     attempts = Attempts(place, tmp_path / "staging")
     first = attempts.begin(1, {"spark.treadle.timeout": "5s"})
-    gates = tmp_path / "gates"
-    gates.mkdir()
-    job = first.begin("kept", str(gates), 4, 3)
-    ready = gates / "between-begun"
-    until(lambda: ready.exists() or first.process.poll() is not None, first.said, LONG)
-    for name in ("a", "b"):
-        servers.kill(name)
-    (gates / "between").touch()
-    until(lambda: len(first.answers) > job, first.said, LONG)
-    assert first.answers[job][0] == "error"
+    fails_with_its_servers(first, servers, tmp_path / "gates")
     until(lambda: len(attempts.noted()) == 1, first.said, LONG)
     for name in ("c", "d"):
         servers.begin(name)

@@ -12,6 +12,7 @@ extern crate alloc;
 
 mod command;
 mod failure;
+pub mod fnv;
 mod ids;
 pub mod keys;
 mod options;

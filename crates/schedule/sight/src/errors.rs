@@ -4,6 +4,8 @@ use alloc::collections::VecDeque;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
+use treadle_types::{fnv, keys};
+
 use crate::event::{about_error, about_traceback};
 use crate::overview::ErrorRow;
 
@@ -27,7 +29,7 @@ pub(crate) struct Failure<'a> {
 #[derive(Debug)]
 struct Kept {
     row: ErrorRow,
-    /// Digests of keys, and values.
+    /// Hashes of keys, and values.
     tasks: VecDeque<(u64, u64)>,
 }
 
@@ -44,8 +46,7 @@ impl Errors {
         (worker, worker_id): (String, Option<u32>),
         time: u64,
     ) {
-        let group = treadle_types::keys::prefix_of_text(failure.key);
-        let group = treadle_types::keys::short(group).to_string();
+        let group = keys::short(keys::prefix_of_text(failure.key)).to_string();
         let text = about_error(failure.text);
         let is_same = |one: &Kept| {
             one.row.raised == failure.raised && one.row.group == group && one.row.text == text
@@ -58,7 +59,7 @@ impl Errors {
             tasks.pop_front();
         }
         let key = about_error(failure.key);
-        tasks.push_back((digest(&key), failure.object));
+        tasks.push_back((fnv::hash(&key), failure.object));
         let row = ErrorRow {
             key,
             group,
@@ -83,10 +84,10 @@ impl Errors {
 
     /// What the task of a key failed with at last, and the value that it did not make.
     pub(crate) fn of(&self, key: &str) -> Option<(&ErrorRow, Option<u64>)> {
-        let digest = digest(&about_error(key));
+        let hash = fnv::hash(&about_error(key));
         self.kept.iter().rev().find_map(|one| {
             let mut tasks = one.tasks.iter().rev();
-            let (_, object) = tasks.find(|(own, _)| *own == digest)?;
+            let (_, object) = tasks.find(|(own, _)| *own == hash)?;
             Some((&one.row, Some(*object).filter(|object| *object > 0)))
         })
     }
@@ -97,13 +98,6 @@ impl Errors {
             |one: &Kept| one.tasks.len() <= MOST_TASKS && one.tasks.len() as u64 <= one.row.count;
         assert!(self.kept.iter().all(bounded));
     }
-}
-
-/// Tells keys apart.
-fn digest(key: &str) -> u64 {
-    key.bytes().fold(0xcbf2_9ce4_8422_2325, |state, byte| {
-        (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }
 
 /// As many of them as are said with an overview, without their tracebacks.

@@ -581,10 +581,6 @@ impl<'a> Event<'a> {
 
 fn shuffle(reader: &mut Reader<'_>) -> Result<Shuffle, Malformed> {
     let (name, state) = (reader.string()?, reader.byte()?);
-    let mut numbers = [0; 9];
-    for number in &mut numbers {
-        *number = reader.number()?;
-    }
     let [
         number,
         inputs,
@@ -595,7 +591,7 @@ fn shuffle(reader: &mut Reader<'_>) -> Result<Shuffle, Malformed> {
         servers,
         losses,
         bar,
-    ] = numbers;
+    ] = reader.numbers()?;
     let count = reader.count(2)?;
     let quantiles = (0..count).map(|_| Ok((reader.number()?, reader.number()?)));
     let quantiles: Vec<_> = quantiles.collect::<Result<_, Malformed>>()?;
@@ -623,10 +619,7 @@ fn shuffle(reader: &mut Reader<'_>) -> Result<Shuffle, Malformed> {
 }
 
 fn snapshot(reader: &mut Reader<'_>) -> Result<Snapshot, Malformed> {
-    let mut tasks = [0; 5];
-    for count in &mut tasks {
-        *count = reader.number()?;
-    }
+    let tasks = reader.numbers()?;
     let count = reader.count(8)?;
     let workers = (0..count).map(|_| {
         Ok(WorkerState {

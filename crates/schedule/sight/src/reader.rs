@@ -45,6 +45,14 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
+    pub(crate) fn numbers<const N: usize>(&mut self) -> Result<[u64; N], Malformed> {
+        let mut numbers = [0; N];
+        for number in &mut numbers {
+            *number = self.number()?;
+        }
+        Ok(numbers)
+    }
+
     #[inline]
     pub(crate) fn small(&mut self) -> Result<u32, Malformed> {
         let value = self.number()?;

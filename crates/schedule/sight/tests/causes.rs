@@ -1,11 +1,15 @@
 //! What a cluster did, and which verdict follows: whole runs, made up.
 
+mod joined;
+
+use joined::joined;
 use treadle_sight::history::{Blocks, MAGIC, put_block};
 use treadle_sight::{
     Batch, Beside, Event, Head, Kind, Record, Sight, Snapshot, Sparse, WorkerState,
 };
 use treadle_types::WorkerId;
 
+const MEMORY: u64 = 1 << 30;
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
 
@@ -21,16 +25,7 @@ fn named(name: &str) -> Beside<'_> {
 fn cluster(workers: u32, threads: u32) -> Sight {
     let mut sight = Sight::new(1 << 20);
     for worker in 1..=workers {
-        let joined = Event::Joined {
-            worker: WorkerId(worker),
-            name: format!("w{worker}"),
-            address: "a".into(),
-            host: "h".into(),
-            pid: 1,
-            threads,
-            memory: 1 << 30,
-        };
-        sight.handle(&joined, 0).unwrap();
+        sight.handle(&joined(worker, threads, MEMORY), 0).unwrap();
     }
     sight
 }
@@ -225,16 +220,7 @@ fn an_hour(sight: &mut Sight, mut write: impl FnMut(&Event<'_>, u64)) {
 fn what_is_over_is_remembered_and_a_history_says_the_same() {
     let mut sight = cluster(1, 1);
     let (mut sparse, mut file) = (Sparse::default(), MAGIC.to_vec());
-    let joined = Event::Joined {
-        worker: WorkerId(1),
-        name: "w1".into(),
-        address: "a".into(),
-        host: "h".into(),
-        pid: 1,
-        threads: 1,
-        memory: 1 << 30,
-    };
-    put_block(0, &joined, &mut file);
+    put_block(0, &joined(1, 1, MEMORY), &mut file);
     an_hour(&mut sight, |event, now| {
         if let Some(event) = sparse.need(event, now) {
             put_block(now, &event, &mut file);

@@ -1,5 +1,8 @@
 //! What an overview says of workers, errors and shuffles: whole runs, made up.
 
+mod joined;
+
+use joined::joined;
 use treadle_sight::{Event, Shuffle, Sight, Snapshot, WorkerState};
 use treadle_types::WorkerId;
 
@@ -9,16 +12,7 @@ const SECOND: u64 = 1_000_000_000;
 fn cluster(workers: u32) -> Sight {
     let mut sight = Sight::new(1 << 20);
     for worker in 1..=workers {
-        let joined = Event::Joined {
-            worker: WorkerId(worker),
-            name: format!("w{worker}"),
-            address: "a".into(),
-            host: "h".into(),
-            pid: 1,
-            threads: 2,
-            memory: 4_000,
-        };
-        sight.handle(&joined, 0).unwrap();
+        sight.handle(&joined(worker, 2, 4_000), 0).unwrap();
     }
     sight
 }
@@ -84,19 +78,10 @@ fn totals_are_of_all_though_not_all_have_a_row() {
 #[test]
 fn what_no_worker_has_said_is_not_known() {
     let mut sight = cluster(2);
-    let unlimited = Event::Joined {
-        worker: WorkerId(3),
-        name: "w3".into(),
-        address: "a".into(),
-        host: "h".into(),
-        pid: 1,
-        threads: 4,
-        memory: 0,
-    };
     let view = sight.overview(0, true);
     assert_eq!((view.totals.process, view.totals.spilled), (None, None));
     assert_eq!(view.totals.memory_limit, Some(8_000));
-    sight.handle(&unlimited, 0).unwrap();
+    sight.handle(&joined(3, 4, 0), 0).unwrap();
     let view = sight.overview(0, true);
     assert_eq!((view.totals.threads, view.totals.memory_limit), (8, None));
 }

@@ -55,7 +55,7 @@ pub use reader::{ReadError, Reader, ReaderEffect, ReaderEvent};
 pub use receipt::{Chosen, Commit, Expected, Receipt, ReceiptError, Receipts, Share, Winners};
 pub use server::{
     Adopted, ConnectionId, Inventory, LinkId, Place, Remote, Sent, Server, ServerEffect,
-    ServerEvent, Storage,
+    ServerEvent, Storage, ToSend,
 };
 pub use treadle_shuffle_blocks::{
     AttemptId, BatchId, Generation, GroupId, RowDigest, ServerId, ShuffleId, Tally, Transfer, block,

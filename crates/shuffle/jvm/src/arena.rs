@@ -163,36 +163,29 @@ impl Region {
         let written = Self::written(self.memory.as_ref(), used)?;
         // What was spilled before stays whatever happens: it is nowhere else.
         let mut failed = match &self.spilled {
-            Some(file) => file.write_all_at(written, self.length as u64).err(),
-            None => Some(io::Error::other("there is no directory for it")),
+            Some(file) => match file.write_all_at(written, self.length as u64) {
+                Ok(()) => {
+                    self.length += used;
+                    return Ok(());
+                }
+                Err(error) => error,
+            },
+            None => io::Error::other("there is no directory for it"),
         };
-        let places = if failed.is_some() {
-            &self.directories[..]
-        } else {
-            &[]
-        };
-        for directory in places {
+        for directory in &self.directories {
             match self.moved(written, directory) {
                 Ok(file) => {
                     self.spilled = Some(file);
-                    failed = None;
-                    break;
+                    self.length += used;
+                    return Ok(());
                 }
-                Err(error) => failed = Some(error),
+                Err(error) => failed = error,
             }
         }
-        match failed {
-            None => {
-                self.length += used;
-                Ok(())
-            }
-            Some(error) => {
-                let places = &self.directories;
-                Err(Thrown::io(format!("spilling rows of a map to {places:?}"))(
-                    error,
-                ))
-            }
-        }
+        let places = &self.directories;
+        Err(Thrown::io(format!("spilling rows of a map to {places:?}"))(
+            failed,
+        ))
     }
 
     /// A file in a directory with what was spilled before, and more.

@@ -52,7 +52,8 @@ fn used(env: &Env<'_>, array: &JLongArray<'_>) -> Result<Used, Thrown> {
 }
 
 /// How a process connects. `settings`: the secret's file, the authority, the certificate, its key, the address of an own
-/// master, and the part of the servers for its shuffles, each of which may be null; and `true` to connect to other machines without TLS.
+/// master, and the part of the servers for its shuffles, each of which may be null; and `true` to connect to other
+/// machines without TLS.
 fn options(
     env: &mut Env<'_>,
     name: &JString<'_>,

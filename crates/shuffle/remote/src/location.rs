@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use treadle_types::fnv;
+
 use crate::RemoteError;
 
 /// Where a server keeps objects: `s3://BUCKET/PREFIX?endpoint=URL&region=NAME`, `hdfs://NAMENODE:PORT/PATH`, or
@@ -35,12 +37,7 @@ pub(crate) enum Kind {
 impl Location {
     /// A number of its URL, which is the same in each process and release. It is never 0.
     pub fn number(&self) -> u64 {
-        // FNV-1a.
-        let bytes = self.text.bytes();
-        let number = bytes.fold(0xcbf2_9ce4_8422_2325, |number: u64, byte| {
-            (number ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        number.max(1)
+        fnv::hash(&self.text).max(1)
     }
 }
 

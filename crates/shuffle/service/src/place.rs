@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use treadle_types::fnv;
+
 /// The most parts.
 const MOST: u32 = 64;
 
@@ -16,7 +18,9 @@ pub struct Place {
 impl Place {
     /// The servers of all other parts, of those with these names. Masters that know the same servers find the same.
     pub(crate) fn others<'a, K>(self, servers: impl Iterator<Item = (K, &'a str)>) -> Vec<K> {
-        let mut all: Vec<_> = servers.map(|(key, name)| (hash(name), name, key)).collect();
+        // Names that are alike are far from each other.
+        let all = servers.map(|(key, name)| (fnv::hash(name), name, key));
+        let mut all: Vec<_> = all.collect();
         all.sort_by(|one, other| (one.0, one.1).cmp(&(other.0, other.1)));
         let count = all.len() as u64;
         let of = |index: usize| index as u64 * u64::from(self.parts) / count.max(1) + 1;
@@ -41,14 +45,6 @@ impl FromStr for Place {
             _ => Err(format!("{text:?} is no part of the servers, such as 1/2")),
         }
     }
-}
-
-/// FNV-1a: names that are alike are far from each other.
-fn hash(name: &str) -> u64 {
-    let bytes = name.bytes();
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use treadle_shuffle::{
     Access, ApplicationId, AttemptId, BatchId, Config, ConnectionId, Device, DeviceEffect,
     DeviceEvent, DeviceOptions, Expected, FromServer, Gathered, Generation, Group, GroupId, LinkId,
     Outcome, Plan, Push, ReadPiece, Reader, ReaderEffect, ReaderEvent, Refusal, Request, Seal,
-    Server, ServerEffect, ServerEvent, ServerId, ShuffleId, Tally, Tenant, ToNode, ToServer,
-    Transfer, Writer, WriterEffect, WriterEvent,
+    Server, ServerEffect, ServerEvent, ServerId, ShuffleId, Tally, Tenant, ToNode, ToSend,
+    ToServer, Transfer, Writer, WriterEffect, WriterEvent,
 };
 use treadle_types::Runs;
 
@@ -518,13 +518,13 @@ impl World {
                         bytes: SIZE,
                     }))?;
                 }
-                ServerEffect::Send {
+                ServerEffect::Send(ToSend {
                     to,
                     read,
                     load,
                     pieces,
                     ..
-                } => {
+                }) => {
                     let pieces: Vec<_> = pieces.into_iter().map(|sent| sent.piece).collect();
                     let tally: Tally = pieces.iter().map(ReadPiece::tally).sum();
                     let message = FromServer::Rows {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use treadle_shuffle::{
     BatchId, ConnectionId, Fetch, FromServer, Gathered, GroupId, MapRange, Place, Push, ReadError,
     ReadPiece, Reader, ReaderEffect, ReaderEvent, Sent, Server, ServerEffect, ServerEvent,
-    ServerId, ShuffleId, Storage, Tally, Tenant, ToServer, Transfer, TransferError, Writer,
+    ServerId, ShuffleId, Storage, Tally, Tenant, ToSend, ToServer, Transfer, TransferError, Writer,
     WriterEffect, WriterEvent,
 };
 
@@ -334,7 +334,7 @@ impl World {
                 Some(link) => self.up_as(pid, (link.head, link.name), Up::Master(message)),
                 None => self.up(pid, Up::Master(message)),
             },
-            ServerEffect::Send {
+            ServerEffect::Send(ToSend {
                 to,
                 read,
                 load,
@@ -342,7 +342,7 @@ impl World {
                 group,
                 partition,
                 pieces,
-            } => {
+            }) => {
                 let mut rows = Vec::new();
                 for &Sent { piece, place, .. } in &pieces {
                     let found = match place {

@@ -88,11 +88,12 @@ impl Server {
             let mut names = pushes.iter().map(Push::name);
             parked.from != from || names.all(|name| name != parked.push.name())
         });
-        let lengths = || pushes.iter().map(|push| push.length);
-        let come_in = pushes.iter().all(|push| {
-            let is_admitted = matches!(self.decide(push), Decision::Admit);
-            is_admitted && self.memory.has_room_for_all(lengths(), self.reserve(push))
-        });
+        let lengths = pushes.iter().map(|push| push.length);
+        let reserve = pushes.iter().map(|push| self.reserve(push)).max();
+        let come_in = pushes
+            .iter()
+            .all(|push| matches!(self.decide(push), Decision::Admit))
+            && self.memory.has_room_for_all(lengths, reserve.unwrap_or(0));
         // Whoever came first is let in first.
         let come_in = come_in && !self.parked.iter().any(|p| self.awaits_room(&p.push));
         let answered = if Guard::Each.holds() { pushes.len() } else { 1 };

@@ -11,7 +11,7 @@ use crate::config::Guard;
 use crate::server::group::GroupState;
 use crate::server::read_queue::Waiting;
 use crate::server::shares::{Turn, pause_of};
-use crate::server::{ConnectionId, Effects, Place, Sent, Server, ServerEffect};
+use crate::server::{ConnectionId, Effects, Place, Sent, Server, ServerEffect, ToSend};
 use crate::{
     ApplicationId, Fetch, FromServer, GroupId, Limit, MapRange, ReadPiece, Refusal, ShuffleId,
     Tally, Tenant, ToMaster,
@@ -529,7 +529,7 @@ impl Server {
             // Those of memory are in order.
             pieces.sort_unstable_by_key(|sent| sent.piece.batch);
         }
-        effects.push(ServerEffect::Send {
+        effects.push(ServerEffect::Send(ToSend {
             to: reading.to,
             read: reading.fetch.read,
             load,
@@ -537,7 +537,7 @@ impl Server {
             group: reading.group,
             partition: reading.fetch.partition,
             pieces,
-        });
+        }));
     }
 
     /// A reader does not want a read any more.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use treadle_shuffle::{
     AttemptId, BatchId, Config, Expected, Fetch, Generation, MapRange, Plan, ReadPiece, Seal,
-    ServerEffect, ServerEvent, Tally, ToMaster, ToNode, ToServer, Verdict,
+    ServerEffect, ServerEvent, Tally, ToMaster, ToNode, ToSend, ToServer, Verdict,
 };
 
 use crate::support::{C, Head, Holder, S, batch, spec, transfer};
@@ -205,7 +205,7 @@ impl Run {
             }
         }
         let sent = effects.iter().find_map(|effect| match effect {
-            ServerEffect::Send { pieces, .. } => Some(pieces.clone()),
+            ServerEffect::Send(ToSend { pieces, .. }) => Some(pieces.clone()),
             _ => None,
         });
         let sent = sent.unwrap_or_else(|| panic!("nothing was sent: {effects:?}"));

@@ -9,7 +9,7 @@ use proptest::sample::Index;
 use treadle_shuffle::block::Table;
 use treadle_shuffle::{
     BatchId, Config, Expected, Fetch, FromServer, LinkId, MasterEvent, Plan, Push, ReadPiece,
-    Refusal, ServerEffect, ServerEvent, ShuffleId, ToMaster, ToNode, ToServer, Verdict,
+    Refusal, ServerEffect, ServerEvent, ShuffleId, ToMaster, ToNode, ToSend, ToServer, Verdict,
 };
 
 use crate::server::{compare, is_acked};
@@ -159,7 +159,7 @@ impl Run {
                     partition,
                     ..
                 } => self.load(load, run, partition),
-                ServerEffect::Send { load, pieces, .. } => {
+                ServerEffect::Send(ToSend { load, pieces, .. }) => {
                     let bytes = pieces.iter().map(|sent| sent.piece.bytes).sum();
                     self.largest = self.largest.max(bytes);
                     self.memory.allocate(1, bytes);

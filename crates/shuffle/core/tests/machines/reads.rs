@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use treadle_shuffle::{
     ApplicationId, ConnectionId, Expected, Fetch, FromServer, Limit, Plan, Refusal, ServerEffect,
-    ServerEvent, ServerId, Tenant, ToNode, ToServer, Verdict,
+    ServerEvent, ServerId, Tenant, ToNode, ToSend, ToServer, Verdict,
 };
 
 use crate::server::{compare, fetch, holder, is_acked, spilled};
@@ -42,7 +42,7 @@ fn fetch_as(plan: &Plan, partition: u32, read: u64) -> ToServer {
 /// The reads that are sent, with the numbers of their loads.
 fn reads_sent(effects: &[ServerEffect]) -> Vec<(u64, u64)> {
     let sent = effects.iter().filter_map(|effect| match effect {
-        ServerEffect::Send { read, load, .. } => Some((*read, *load)),
+        ServerEffect::Send(ToSend { read, load, .. }) => Some((*read, *load)),
         _ => None,
     });
     sent.collect()

@@ -5,7 +5,7 @@ use std::time::Duration;
 use treadle_shuffle::{
     Answer, Ask, Config, ConnectionId, Expected, Fetch, FromServer, Generation, GroupId, MapRange,
     Place, Plan, ReadPiece, Refusal, Remote, Seal, Sent, ServerEffect, ServerEvent, ServerId,
-    Storage, ToMaster, ToNode, ToServer, Transfer, Verdict,
+    Storage, ToMaster, ToNode, ToSend, ToServer, Transfer, Verdict,
 };
 
 use crate::support::{C, Head, Holder, S, answer, batch, report, server_id, spec, transfer};
@@ -81,7 +81,7 @@ pub(crate) fn fetch(plan: &Plan, partition: u32) -> ToServer {
 /// What is sent: maps, rows and places.
 fn sent(effects: &[ServerEffect]) -> Option<Vec<(u32, u64, Place)>> {
     effects.iter().find_map(|effect| match effect {
-        ServerEffect::Send { pieces, .. } => {
+        ServerEffect::Send(ToSend { pieces, .. }) => {
             let piece = |sent: &Sent| (sent.piece.batch.map, sent.piece.rows, sent.place);
             Some(pieces.iter().map(piece).collect())
         }

@@ -8,7 +8,8 @@ use treadle_shuffle::block::{Table, TableBuilder};
 use treadle_shuffle::{
     AttemptId, Broken, Config, ConnectionId, FromServer, Gathered, GroupId, LinkId, Master,
     MasterEffect, MasterEvent, Plan, Push, Server, ServerEffect, ServerEvent, ServerId, ShuffleId,
-    Spec, Tally, Tenant, ToMaster, ToNode, ToServer, Transfer, Writer, WriterEffect, WriterEvent,
+    Spec, Tally, Tenant, ToMaster, ToNode, ToSend, ToServer, Transfer, Writer, WriterEffect,
+    WriterEvent,
 };
 use treadle_types::Runs;
 
@@ -172,7 +173,7 @@ impl Holder {
         }
         self.effects.extend(effects.iter().cloned());
         for at in 0..effects.len() {
-            if let ServerEffect::Send { load, .. } = effects[at]
+            if let ServerEffect::Send(ToSend { load, .. }) = effects[at]
                 && !self.is_stuck
             {
                 effects.extend(self.event(ServerEvent::Sent { load }));

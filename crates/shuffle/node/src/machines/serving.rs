@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::collections::hash_map::Entry;
 use std::hint::black_box;
+use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +12,8 @@ use bytes::Bytes;
 use treadle_reactor::awake;
 use treadle_shuffle::{
     Adopted, ConnectionId, FromServer, GroupId, Limit, Place, Push, ReadPiece, Refusal, Sent,
-    ServerEffect, ServerEvent, ServerId, ShuffleId, Storage, Tally, ToMaster, ToServer, Verdict,
+    ServerEffect, ServerEvent, ServerId, ShuffleId, Storage, Tally, ToMaster, ToSend, ToServer,
+    Verdict,
 };
 
 use crate::Callbacks;
@@ -27,43 +29,9 @@ const EACH: usize = 64;
 /// How many small pieces are fetched from memory at once.
 const READ_AHEAD: usize = 32;
 
-/// [`ServerEffect::Send`].
-struct ToSend {
-    to: ConnectionId,
-    read: u64,
-    load: u64,
-    shuffle: ShuffleId,
-    group: GroupId,
-    pieces: Vec<Sent>,
-}
-
-impl ToSend {
-    fn of(effect: ServerEffect) -> Option<Self> {
-        match effect {
-            ServerEffect::Send {
-                to,
-                read,
-                load,
-                shuffle,
-                group,
-                pieces,
-                ..
-            } => Some(Self {
-                to,
-                read,
-                load,
-                shuffle,
-                group,
-                pieces,
-            }),
-            _ => None,
-        }
-    }
-
-    /// What is read together goes from one group to one reader.
-    fn place(&self) -> (ConnectionId, ShuffleId, GroupId) {
-        (self.to, self.shuffle, self.group)
-    }
+/// What is read together goes from one group to one reader.
+fn are_together(one: &ToSend, next: &ToSend) -> bool {
+    (one.to, one.shuffle, one.group) == (next.to, next.shuffle, next.group)
 }
 
 impl Machines {
@@ -76,19 +44,17 @@ impl Machines {
         if cfg!(debug_assertions) && self.is_verified() {
             assert_eq!(self.server.check(), Ok(()));
         }
-        let mut effects = effects.into_iter().peekable();
-        while let Some(effect) = effects.next() {
-            let is_sent = |effect: &ServerEffect| matches!(effect, ServerEffect::Send { .. });
-            if !is_sent(&effect) {
-                self.serve(effect, callbacks);
-                continue;
+        let mut rows = Vec::new();
+        for effect in effects {
+            match effect {
+                ServerEffect::Send(send) => rows.push(send),
+                effect => {
+                    self.send_all(&mem::take(&mut rows));
+                    self.serve(effect, callbacks);
+                }
             }
-            let mut all = vec![effect];
-            while let Some(effect) = effects.next_if(is_sent) {
-                all.push(effect);
-            }
-            self.send_all(all);
         }
+        self.send_all(&rows);
     }
 
     /// Whether the invariants are verified after this event. That takes the longer the more batches there are,
@@ -245,7 +211,7 @@ impl Machines {
                 }
                 self.loaded.retain(|&(other, _), _| other != load);
             }
-            send @ ServerEffect::Send { .. } => self.send_all(vec![send]),
+            ServerEffect::Send(send) => self.send_all(&[send]),
             ServerEffect::Measure { most } => self.after.most = Some(most),
             ServerEffect::Tell { to, message } => self.tell_copy(to, message),
             ServerEffect::Disconnect(connection) => self.incoming.end(connection),
@@ -473,9 +439,8 @@ impl Machines {
     }
 
     /// Sends rows to readers.
-    fn send_all(&mut self, effects: Vec<ServerEffect>) {
-        let all: Vec<ToSend> = effects.into_iter().filter_map(ToSend::of).collect();
-        for some in all.chunk_by(|one, next| one.place() == next.place()) {
+    fn send_all(&mut self, all: &[ToSend]) {
+        for some in all.chunk_by(are_together) {
             let together = match some.len() {
                 1 => None,
                 _ => self.rows_of_all(some),

@@ -68,8 +68,8 @@ final class EventLog extends SparkListener {
   }
 
   /** A shuffle is in files of executors. */
-  void fellBack(int shuffleId, String why) {
-    context.listenerBus().post(new ShuffleInFiles(shuffleId, why));
+  void fellBack(ShuffleInFiles event) {
+    context.listenerBus().post(event);
   }
 
   @Override

@@ -34,11 +34,11 @@ final class ServicePage {
   }
 
   /** A shuffle is in files of executors. */
-  synchronized void fellBack(int shuffleId, String why) {
+  synchronized void fellBack(ShuffleInFiles event) {
     if (reasons.size() == ShuffleTable.MOST_REASONS) {
       reasons.removeFirst();
     }
-    reasons.addLast("Shuffle " + shuffleId + ": " + why);
+    reasons.addLast(event.text());
   }
 
   private synchronized List<String> reasons() {

@@ -138,10 +138,11 @@ public final class ServiceShuffles implements ShuffleImplementation {
         shuffleId,
         why);
     Reliability.lost();
-    page.fellBack(shuffleId, why);
+    ShuffleInFiles event = new ShuffleInFiles(shuffleId, why);
+    page.fellBack(event);
     EventLog events = events();
     if (events != null) {
-      events.fellBack(shuffleId, why);
+      events.fellBack(event);
     }
     return null;
   }

@@ -91,6 +91,18 @@ def test_who_imports_the_outer_package_gets_the_inner_one_whole(package, tmp_pat
     assert found == [1]
 
 
+def test_what_a_function_imports_when_it_runs_is_imported_before():
+    program = (
+        "import sys\n"
+        "from treadle.pickling._import_safe_loads import loads\n"
+        "loads(b'cdistributed.shuffle._merge\\nmerge_unpack\\n.')\n"
+        "print('dask.dataframe.multi' in sys.modules)\n"
+    )
+    command = [sys.executable, "-c", program]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert told == "True\n"
+
+
 def test_what_is_not_there_is_an_import_error():
     with pytest.raises(ModuleNotFoundError, match="no_such_package"):
         loads(b"cno_such_package.core\nf\n.")

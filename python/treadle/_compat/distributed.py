@@ -6,7 +6,13 @@ from typing import Any
 
 from treadle._compat import Contact, Library
 
-__all__ = ["LIBRARY"]
+__all__ = ["IMPORTED_WHEN_RUN", "LIBRARY"]
+
+#: Packages that functions of a module import only when they run.
+IMPORTED_WHEN_RUN = {
+    "distributed.shuffle._merge": "dask.dataframe",
+    "distributed.shuffle._shuffle": "dask.dataframe",
+}
 
 _EXTENSION = "serve what clients of distributed ask the scheduler for"
 _MESSAGE = "write and read what distributed puts into messages"

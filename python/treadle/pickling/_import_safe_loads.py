@@ -8,14 +8,9 @@ import pickle
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["loads"]
+from treadle._compat.distributed import IMPORTED_WHEN_RUN
 
-# Functions of these modules import a package when they run. Beside others that are unpickled, Python may give one of the
-# threads half of it: it is imported before.
-_WHEN_THEY_RUN = {
-    "distributed.shuffle._merge": "dask.dataframe",
-    "distributed.shuffle._shuffle": "dask.dataframe",
-}
+__all__ = ["loads"]
 
 
 class _Unpickler(pickle.Unpickler):
@@ -32,7 +27,8 @@ class _Unpickler(pickle.Unpickler):
         for depth in range(1, len(names)):
             # Waits for another thread that imports it, unless that would wait for this one.
             importlib.import_module(".".join(names[:depth]))
-        if (package := _WHEN_THEY_RUN.get(module)) is not None:
+        # What a function imports when it runs, a thread may get half of, beside others that unpickle.
+        if (package := IMPORTED_WHEN_RUN.get(module)) is not None:
             with suppress(ImportError):
                 importlib.import_module(package)
         return super().find_class(module, name)

@@ -18,6 +18,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import dask
+import numpy as np
 import pytest
 
 import treadle
@@ -423,7 +424,6 @@ def test_a_report_of_a_history(history, tmp_path):
 
 
 def test_sql_over_a_history(history):
-    pytest.importorskip("duckdb")
     statement = "select name, runs, seconds > 0.3 from groups"
     found = json.loads(treadle_command("observe", history, "sql", statement, "--json"))
     assert [tuple(one.values()) for one in found] == [("slow", 20, True)]
@@ -433,8 +433,6 @@ def test_sql_over_a_history(history):
 
 
 def test_workers_of_one_name_have_their_own_runs_in_sql():
-    pytest.importorskip("duckdb")
-    np = pytest.importorskip("numpy")
     dtypes = _sql._DTYPES
     tables = {name: np.zeros(3, dtype).tobytes() for name, dtype in dtypes.items()}
     tables["worker"] = np.array([0, 1, 1], dtypes["worker"]).tobytes()

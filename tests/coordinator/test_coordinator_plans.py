@@ -75,6 +75,23 @@ def test_what_tuning_changes_is_in_no_fingerprint(file: Path) -> None:
     assert len({next(iter(found)) for found in shapes.values()}) == len(shapes) - 2
 
 
+def test_a_job_keeps_its_fingerprint_with_another_spark() -> None:
+    shapes = []
+    for file in LOGS.glob("plans-*.zst"):
+        plans = json.loads(zstandard.decompress(file.read_bytes()))
+        shapes.append({name: set(map(shape_of_plan, some)) for name, some in plans.items()})
+    assert len(shapes) == 2
+    assert shapes[0] == shapes[1]
+
+
+def test_an_operator_that_is_below_itself_has_a_shape() -> None:
+    text = (
+        "== Physical Plan ==\nHashAggregate (1)\n+- ReusedExchange (2)\n\n\n"
+        "(1) HashAggregate\nKeys: []\n\n(2) ReusedExchange [Reuses operator id: 2]\n"
+    )
+    assert shape_of_plan(text)
+
+
 def test_how_a_plan_looks_while_it_runs_does_not_matter() -> None:
     """As in the plan of a query that reads what was cached."""
     initial = (

@@ -24,6 +24,7 @@ _NUMBER = re.compile(r"\((\d+)\)\s*$")
 _WORD = re.compile(r"[A-Za-z]+")
 _REUSED = re.compile(r"^\((\d+)\) ReusedExchange \[Reuses operator id: (\d+)\]", re.MULTILINE)
 _RANGES = re.compile(r"^\((\d+)\) Exchange\n(?:Input.*\n)?Arguments: rangepartitioning", re.MULTILINE)  # fmt: skip
+_KEYS = re.compile(r"^\((\d+)\) \w*Aggregate\b.*\n(?:Input.*\n)?Keys.*?: (.*)$", re.MULTILINE)
 # What others of them stand for: statistics and settings choose between these.
 _ALIKE = {
     **dict.fromkeys(
@@ -48,6 +49,11 @@ class _Operator:
     name: str
     number: int
     children: list[_Operator] = field(default_factory=list)
+    keys: str | None = None
+    """What an aggregate groups by."""
+
+    def is_added(self) -> bool:
+        return not self.name or self.name in _ADDED or self.name == "ReusedExchange"
 
 
 def shape_of_plan(text: str) -> str:
@@ -86,6 +92,9 @@ def shape_of_plan(text: str) -> str:
             numbered[int(reused)].children = [again]
     for ordered in {int(one) for one in _RANGES.findall(details)} & numbered.keys():
         numbered[ordered].name = "OrderBy"
+    for number, keys in _KEYS.findall(details):
+        if int(number) in numbered:
+            numbered[int(number)].keys = keys
     return "".join(sorted(_shapes(root, {})))
 
 
@@ -111,9 +120,24 @@ def _shapes(one: _Operator, known: dict[int, list[str]]) -> list[str]:
     # One that would be below itself has no shape.
     known[id(one)] = []
     below = [shape for child in one.children for shape in _shapes(child, known)]
-    is_added = not one.name or one.name in _ADDED or one.name == "ReusedExchange"
-    known[id(one)] = below if is_added else [_digest([one.name, *sorted(below)])]
-    return known[id(one)]
+    if not one.is_added() and not _has_a_part_below(one):
+        below = [_digest([one.name, *sorted(below)])]
+    known[id(one)] = below
+    return below
+
+
+def _has_a_part_below(one: _Operator) -> bool:
+    """Whether an aggregate ends what the one below it has begun: newer Sparks make one of both if no rows move."""
+    below, seen = one, {id(one)}
+    while len(below.children) == 1:
+        (below,) = below.children
+        # One may be below itself, in what is not a plan.
+        if id(below) in seen:
+            return False
+        seen.add(id(below))
+        if not below.is_added():
+            return one.keys is not None and one.keys == below.keys
+    return False
 
 
 def shape_of_stage(rdds: Sequence[Mapping[str, Any]]) -> str:

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -201,6 +202,27 @@ def test_and_of_views(client: distributed.Client, case: int) -> None:
     found = client.engines[:].apply_sync(make)
     assert all(isinstance(one, kind) for one in found)
     assert isinstance(client.engines.load_balanced_view().apply_sync(make), kind)
+
+
+@pytest.mark.skipif(AGAINST != "treadle", reason="distributed has no views")
+def test_and_of_views_where_nobody_waits_for_what_comes(client: distributed.Client) -> None:
+    waits = [client.engines[:].apply_async(Computes), client.engines[1].apply_async(Computes)]
+    balanced = client.engines.load_balanced_view().apply_async(Computes)
+    until(lambda: all(one.done() for one in (*waits, balanced)))
+    values = [*waits[0].get(SOON), waits[1].get(SOON), balanced.get(SOON)]
+    assert [one.answer for one in values] == [2] * 4
+
+
+@pytest.mark.skipif(AGAINST != "treadle", reason="distributed has no views")
+def test_and_of_views_when_the_loop_has_taken_it(client: distributed.Client) -> None:
+    apart = client.engines._apart
+    # Its own thread never gets to it.
+    apart._thread = SimpleNamespace(process=os.getpid(), put=lambda _: None)
+    result = client.engines[:].apply_async(Computes)
+    until(lambda: apart._left)
+    assert not result.ready()
+    assert [one.answer for one in result.get(SOON)] == [2, 2]
+    apart._thread = None
 
 
 @pytest.mark.parametrize("kind", [AsksInVain, WaitsInVain])

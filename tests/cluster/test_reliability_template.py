@@ -7,6 +7,7 @@ import random
 import resource
 import time
 import uuid
+from pathlib import Path
 
 import dask.config
 import numpy as np
@@ -127,7 +128,8 @@ def test_one_that_has_no_worker_ends(new_client, monkeypatch):
     time.sleep(0.5)
     assert parents(client) == {template}
     client.cluster.close()
-    until(lambda: not os.path.exists(f"/proc/{template}"), "it ends")
+    place = Path(f"/proc/{template}")
+    until(lambda: not place.exists(), lambda: (place / "status").read_text(), 2 * SOON)
     client = new_client(workers=2, threads_per_worker=1)
     client.wait_for_workers(2, timeout=SOON)
     assert template not in parents(client)

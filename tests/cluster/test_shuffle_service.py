@@ -332,7 +332,7 @@ def test_an_application_that_says_nothing_for_longer_than_a_lease_keeps_its_rows
 ) -> None:
     monkeypatch.setenv("TREADLE_SECRET_FILE", str(secret))
     # A ping comes each third of the timeout: a busy machine may stop for seconds.
-    master = start("shuffle-master", "127.0.0.1:0", "--timeout", "8", "--lease", "8")
+    master = start("shuffle-master", "127.0.0.1:0", "--timeout", "10", "--lease", "10")
     server = start("shuffle-server", master.address, "--name", "a", "--http", "none")
     with ExitStack() as stack:
         shuffles = []
@@ -343,7 +343,7 @@ def test_an_application_that_says_nothing_for_longer_than_a_lease_keeps_its_rows
             shuffle = stack.enter_context(service.shuffle(1, 1, "i8", copies=1))
             shuffle.commit([shuffle.write(0, np.arange(3), 0)])
             shuffles.append(shuffle)
-        time.sleep(12)
+        time.sleep(14)
         for shuffle in shuffles:
             assert list(shuffle.reader().read(0)) == [0, 1, 2]
             assert shuffle.lost() == []

@@ -9,13 +9,14 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import ipyparallel
 from traitlets import HasTraits
 
 from treadle._compat.ipyparallel import MessageFuture, multi_future
+from treadle.views._apart import Apart
 from treadle.views._arrivals import succeeded
 from treadle.views._balanced import LoadBalancedView
 from treadle.views._cast import Cast, CastResult
@@ -73,7 +74,8 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
     def __init__(self, client: Client) -> None:
         HasTraits.__init__(self)
         self._client = client
-        self._transport = Transport(client, self._arrived)
+        self._apart = Apart(client)
+        self._transport = Transport(client, self._came)
         self._task_scheme = "treadle"
         self._by_value = False
         self._finished = Finished()
@@ -256,6 +258,9 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
         for cache in (self.results, self._futures, self._output_futures, self.metadata):
             cache.pop(name, None)
 
+    def _came(self, *arrival: Any) -> None:
+        self._apart.call(partial(self._arrived, *arrival))
+
     def _arrived(
         self,
         number: int,
@@ -307,7 +312,7 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
 
     def wait_until(self, flag: Flag, timeout: float | None) -> None:
         """Wait for a flag that is set with what arrives."""
-        self._transport.wait(flag, timeout)
+        self._transport.wait(flag, partial(self._apart.is_set, flag), timeout)
 
     def disconnected(self, reason: str) -> None:
         """Lose all that is not finished."""
@@ -317,6 +322,7 @@ class Engines(ipyparallel.Client):  # type: ignore[misc]
         for cast in casts:
             _lose(cast, reason)
         self._tasks.disconnected(reason)
+        self._apart.close()
 
     # what is asked beside the casts
 

@@ -168,7 +168,11 @@ class Tasks:
         state = future._bound()[1]
         if state.status == "finished":
             got = partial(self._got, task, followed, future)
-            self._engines._client._fetch_then([future.key], got)
+            apart = self._engines._apart
+            fetched = [future.key]
+            self._engines._client._fetch_then(
+                fetched, lambda *came: apart.call(partial(got, *came))
+            )
             return
         self._failed(task, followed, state.exception)
 

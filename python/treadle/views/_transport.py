@@ -137,14 +137,14 @@ class Transport:
         if connection is None or not connection.wait(done, _PATIENCE):
             raise TimeoutError(f"no answer within {_PATIENCE:.0f} s")
 
-    def wait(self, flag: Flag, timeout: float | None) -> None:
-        """Wait for a flag that is set when something arrives; as long as there is a connection."""
+    def wait(self, flag: Flag, is_set: Callable[[], bool], timeout: float | None) -> None:
+        """Wait for a flag that is set when something arrives, as a function says; as long as there is a connection."""
         connection = self._client._connection
         if connection is None:
             flag.wait(timeout)
             return
         try:
-            connection.wait(flag.is_set, timeout)
+            connection.wait(is_set, timeout)
         except (OSError, ValueError):
             # It ended meanwhile: what is under way is lost, which sets the flag.
             flag.wait(timeout)

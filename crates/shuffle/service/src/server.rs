@@ -376,6 +376,17 @@ impl ShuffleServer {
             }
         })?;
         let (end, links) = (Arc::downgrade(&self.end), Arc::downgrade(&self.links));
+        // What keeps the others for long keeps no master from being heard: all of its rows would go.
+        thread::start("treadle-masters", move || {
+            while is_there(&end)
+                && let Some(links) = links.upgrade()
+            {
+                links.look();
+                drop(links);
+                std::thread::sleep(LOOK);
+            }
+        })?;
+        let (end, links) = (Arc::downgrade(&self.end), Arc::downgrade(&self.links));
         let registration = Arc::clone(&self.registration);
         // In a thread of its own, since a file system may take long to answer.
         thread::start("treadle-room", move || {
@@ -383,7 +394,6 @@ impl ShuffleServer {
             while is_there(&end)
                 && let Some(links) = links.upgrade()
             {
-                links.look();
                 let stats = plane.stats();
                 let room = look(&stats, &disks, most, said.is_full);
                 let is_due = room != said && said_at.elapsed() >= ANNOUNCE;

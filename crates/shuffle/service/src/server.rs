@@ -35,6 +35,8 @@ use crate::{LINKS, ServiceError, config, joining};
 
 /// Threads that receive pushes and send rows.
 const THREADS: usize = 2;
+/// A master of which nothing is heard is asked so often before its lease is over.
+const ASKS: u32 = 5;
 /// How often the memory of rows is looked at, and the room for more; and how often the master is told.
 const LOOK: Duration = Duration::from_millis(200);
 const ANNOUNCE: Duration = Duration::from_secs(1);
@@ -142,9 +144,10 @@ impl ShuffleServer {
         // What the master takes for a silence is one everywhere.
         let (timeout, lease) = place.times();
         (net.pair.timeout, net.patience) = (timeout, timeout);
+        let lease = lease.max(timeout);
         let config = Config {
             run: config().run.min(options.memory / RUN_PART),
-            lease: lease.max(timeout),
+            lease,
             remote: options
                 .remote
                 .as_ref()
@@ -152,7 +155,7 @@ impl ShuffleServer {
             ..config()
         };
         if let Some(store) = &store {
-            store.set_lease(config.lease);
+            store.set_lease(lease);
         }
         let words = Box::new(ServerCallbacks(Arc::downgrade(&links)));
         let plane = Plane::of_any(&contact, net, (files, store), config, words);
@@ -182,7 +185,7 @@ impl ShuffleServer {
             host,
         };
         server
-            .watch(disks, options.memory, room)
+            .watch(disks, options.memory, room, lease / ASKS)
             .map_err(ServiceError::no_thread)?;
         let http = options.http.clone();
         let http = http.map(|http| pages::pages(http, &options, &server));
@@ -362,7 +365,7 @@ fn look_at_memory(
 
 impl ShuffleServer {
     /// Starts the threads that look at the memory of rows, and at the room for more.
-    fn watch(&self, disks: Disks, limit: u64, mut said: Room) -> io::Result<()> {
+    fn watch(&self, disks: Disks, limit: u64, mut said: Room, quiet: Duration) -> io::Result<()> {
         let plane = self.plane().clone();
         let has_remote = disks.has_remote;
         let most = target(limit, 0, has_remote);
@@ -381,7 +384,7 @@ impl ShuffleServer {
             while is_there(&end)
                 && let Some(links) = links.upgrade()
             {
-                links.look();
+                links.look(quiet);
                 drop(links);
                 std::thread::sleep(LOOK);
             }

@@ -177,6 +177,8 @@ pub enum Event {
     Tick,
     /// This process was stopped for some time, and heard nobody meanwhile: nobody was silent.
     Woke,
+    /// The other side is to say now that it is there. What it has to say may all be for others.
+    Probe,
 }
 
 /// Why an object did not arrive.

@@ -120,6 +120,7 @@ impl Pair {
             Event::Tick => self.tick(now, effects),
             // The other side has the whole timeout again.
             Event::Woke => self.heard = now,
+            Event::Probe => self.ping(now, effects),
         }
         // Either half may ask for the end. What is under way in both fails before it is said.
         let is_end = |effect: &Effect| matches!(effect, Effect::End(_));
@@ -178,13 +179,17 @@ impl Pair {
             return;
         }
         if now >= self.next_ping() {
-            self.pinged = now;
-            let token = now.as_nanos() as u64;
-            if Guard::Ping.holds() {
-                effects.push(Effect::Tell(Message::Ping { token }));
-            }
+            self.ping(now, effects);
         }
         self.sender.tick(now, effects);
+    }
+
+    fn ping(&mut self, now: Duration, effects: &mut Vec<Effect>) {
+        self.pinged = now;
+        let token = now.as_nanos() as u64;
+        if Guard::Ping.holds() {
+            effects.push(Effect::Tell(Message::Ping { token }));
+        }
     }
 
     fn next_ping(&self) -> Duration {

@@ -479,6 +479,11 @@ impl Peer {
         self.shared.with(|inner| inner.end(PairEnd::Goodbye, true));
     }
 
+    /// Asks the other side to say that it is there: [`Stats`] tell when it was heard last.
+    pub fn probe(&self) {
+        self.shared.handle(Event::Probe);
+    }
+
     /// Whether the connection is closed, and everything that was sent before has left.
     pub fn is_closed(&self) -> bool {
         self.shared.locked().is_closed()

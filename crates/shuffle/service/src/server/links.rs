@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tracing::warn;
 use treadle_net::Peer;
+use treadle_reactor::awake;
 use treadle_reactor::thread::lock;
 use treadle_shuffle::{ApplicationId, LinkId, ServerId, ToMaster, ToNode};
 use treadle_shuffle_node::{Callbacks, Done, Plane, Waiter};
@@ -41,8 +42,10 @@ struct Link {
     peer: Peer,
     /// The number of the master.
     master: u32,
-    /// When something had come of it, as it was looked at last. One that has nothing to say answers pings.
+    /// When something had come of it, as it was looked at last.
     heard: Duration,
+    /// When that changed, or it was asked whether it is there.
+    asked: Duration,
     is_drained: bool,
 }
 
@@ -132,6 +135,7 @@ impl Links {
             peer: peer.clone(),
             master: welcome.master,
             heard: Duration::ZERO,
+            asked: awake::now(),
             is_drained: false,
         };
         table.insert(link, of_it);
@@ -248,13 +252,19 @@ impl Links {
         }
     }
 
-    /// Looks which masters are there.
-    pub(super) fn look(&self) {
+    /// Looks which masters are there, and asks those of which nothing was heard for `quiet`: one that hears this server
+    /// all the time does not ask by itself, and may have nothing to say.
+    pub(super) fn look(&self, quiet: Duration) {
         let mut heard = Vec::new();
+        let now = awake::now();
         for (&id, link) in lock(&self.table).iter_mut() {
             let at = link.peer.stats().pair.heard;
             if std::mem::replace(&mut link.heard, at) != at {
+                link.asked = now;
                 heard.push(id);
+            } else if now.saturating_sub(link.asked) >= quiet {
+                link.asked = now;
+                link.peer.probe();
             }
         }
         for link in heard {

@@ -473,6 +473,16 @@ pub(super) fn who_was_stopped_has_heard_no_silence() {
 }
 
 #[test]
+fn who_is_heard_may_be_asked_whether_it_hears() {
+    let mut one = One::new(Config::default());
+    let effects = one.handle(Event::Probe);
+    assert!(
+        matches!(effects[..], [Effect::Tell(Message::Ping { .. })]),
+        "{effects:?}"
+    );
+}
+
+#[test]
 fn a_full_buffer_that_drains_slowly_is_no_stall() {
     let timeout = Config::default().timeout;
     let mut one = One::sending(Config::default(), 2);

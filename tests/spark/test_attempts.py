@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from application_support import LONG, Application
+from application_support import JAR, LONG, PYTHON, SETTINGS, Application
 from conftest import Place
 from service_support import Servers
 from waiting import until
@@ -109,3 +112,72 @@ def test_an_attempt_after_another_failure_is_with_the_service(
     assert attempts.noted() == []
     assert not is_stock(attempts.begin(2))
     assert first.process.wait(LONG) == 0
+
+
+AGAIN = """
+import sys, time
+from pathlib import Path
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+context, gates = spark.sparkContext, Path(sys.argv[1])
+pairs = context.parallelize(range(3000), 3).map(lambda one: (one % 101, one)).partitionBy(4)
+assert pairs.count() == 3000
+(gates / "begun").touch()
+while not (gates / "go").exists():
+    time.sleep(0.05)
+found = sorted(pairs.map(lambda pair: pair[1]).collect())
+assert found == list(range(3000))
+print("all rows:", context.getConf().get("spark.shuffle.sort.io.plugin.class", "stock"), flush=True)
+"""
+
+
+def test_spark_submit_runs_an_application_again_without_the_service_that_failed_it(
+    new_place: Callable[[], Place], tmp_path: Path
+) -> None:
+    place = new_place()
+    servers = place.serve("a", "b")
+    program = tmp_path / "again.py"
+    program.write_text(AGAIN)
+    settings = {
+        **SETTINGS,
+        "spark.master": "local[2]",
+        "spark.eventLog.enabled": "false",
+        "spark.driver.extraClassPath": JAR,
+        "spark.shuffle.manager": "io.treadle.spark.TreadleShuffleManager",
+        "spark.treadle.secretFile": str(place.secret),
+        "spark.treadle.servers": servers.master.address,
+        "spark.treadle.timeout": "30s",
+    }
+    options = [text for name, value in settings.items() for text in ("--conf", f"{name}={value}")]
+    home = subprocess.check_output(
+        [PYTHON, "-c", "import pyspark; print(pyspark.__path__[0])"], text=True
+    )
+    environment = {**os.environ, "SPARK_HOME": home.strip(), "PYSPARK_PYTHON": PYTHON}
+    command = [
+        sys.executable,
+        "-m",
+        "treadle",
+        "spark-submit",
+        *options,
+        str(program),
+        str(tmp_path),
+    ]
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
+    try:
+        until(
+            lambda: (tmp_path / "begun").exists() or process.poll() is not None, log.read_text, LONG
+        )
+        for name in ("a", "b"):
+            servers.kill(name)
+        (tmp_path / "go").touch()
+        code = process.wait(LONG)
+    finally:
+        process.kill()
+    said = log.read_text()
+    assert code == 0, said
+    assert "submitted again without it" in said
+    assert STOCK in said
+    assert "all rows: stock" in said

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 
+from treadle.cli._passing import run
 from treadle.coordinator._allowed import LIMITS, is_allowed
 from treadle.coordinator._asking import Answer, ask
 from treadle.coordinator._kubernetes import ANNOTATION
@@ -18,6 +21,10 @@ from treadle.coordinator._spark_submit import MANAGER, Submission, parse, with_s
 __all__ = ["spark_submit"]
 
 _MOST_NAMED = 10
+_OWN_MANAGER = "TreadleShuffleManager"
+_ATTEMPTS = "spark.treadle.attempts"
+# What Spark's part reads (Attempts.java).
+_ATTEMPT, _FAILURE = "TREADLE_SPARK_ATTEMPT", "TREADLE_SPARK_FAILURE"
 
 
 class _AsItIs(click.Command):
@@ -39,14 +46,54 @@ def spark_submit(arguments: tuple[str, ...]) -> None:
     Dask's configuration (DASK_TREADLE__COORDINATOR__URL). Settings that you give stay as they are. A shuffle manager
     that you name is used. Without an answer within two seconds, the job is submitted as it is, and a line says so.
 
+    If the driver runs here, and the job fails because of the shuffle service, it is submitted once more with your own
+    settings, and shuffles without the service. `spark.treadle.attempts=1` among them leaves that out.
+
     The program is that of SPARK_HOME, or the first spark-submit in PATH.
     """
     program = _program()
-    replaced = [program, *_decided(arguments)]
+    decided = _decided(arguments)
     try:
-        os.execv(program, replaced)
+        if not _may_run_again(decided):
+            os.execv(program, [program, *decided])
+        sys.exit(_run_again_without([program, *decided], [program, *arguments]))
     except OSError as error:
         raise click.ClickException(f"{program} cannot be run: {error.strerror}") from None
+
+
+def _may_run_again(arguments: Sequence[str]) -> bool:
+    """Whether a job uses the service, and its driver runs here."""
+    submission = parse(arguments)
+    if not submission.is_job:
+        return False
+    try:
+        given = _given(submission)
+    except (OSError, ValueError):
+        # Spark is to say so.
+        return False
+    mode = submission.options.get("--deploy-mode") or given.get("spark.submit.deployMode", "client")
+    is_ours = given.get(MANAGER, "").rpartition(".")[2] == _OWN_MANAGER
+    return is_ours and mode == "client" and given.get(_ATTEMPTS, "2") != "1"
+
+
+def _run_again_without(first: Sequence[str], second: Sequence[str]) -> int:
+    """Run a job, and once more if a file says that the service was why it failed; returns its exit code."""
+    with tempfile.TemporaryDirectory(prefix="treadle-spark-submit-") as folder:
+        file = Path(folder, "failed")
+        code, is_ended = run(first, {_ATTEMPT: "1", _FAILURE: str(file)})
+        if code == 0 or is_ended or not file.exists():
+            return code
+        click.echo(
+            f"treadle: the job failed because of the shuffle service, and is submitted again without it: "
+            f"{file.read_text('utf-8', 'replace').strip()}",
+            err=True,
+        )
+        return run(second, {_ATTEMPT: "2", _FAILURE: str(file)})[0]
+
+
+def _given(submission: Submission) -> dict[str, str]:
+    home, conf = os.environ.get("SPARK_HOME"), os.environ.get("SPARK_CONF_DIR")
+    return submission.given(Path(home) if home else None, Path(conf) if conf else None)
 
 
 def _program() -> str:
@@ -68,9 +115,7 @@ def _decided(arguments: Sequence[str]) -> list[str]:
             )
         return list(arguments)
     try:
-        home = os.environ.get("SPARK_HOME")
-        conf = os.environ.get("SPARK_CONF_DIR")
-        given = submission.given(Path(home) if home else None, Path(conf) if conf else None)
+        given = _given(submission)
         job = _job(submission, given, told.cluster, told.queue)
         answer = ask(
             told.url,

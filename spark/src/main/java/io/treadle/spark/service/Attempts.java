@@ -1,5 +1,6 @@
 package io.treadle.spark.service;
 
+import java.io.File;
 import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.InputStream;
@@ -24,17 +25,20 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Attempts of an application whose driver YARN runs. One that fails because of the service leaves a file for the next one,
- * which shuffles without it.
+ * Attempts of an application whose driver YARN runs, or {@code treadle spark-submit}. One that fails because of the service
+ * leaves a file for the next one, which shuffles without it.
  *
  * <p>YARN starts attempts with the same settings, and the driver's constructor is before Spark knows which attempt it is. The
- * environment says that, and where Spark keeps the application's files until its last attempt has ended.
+ * environment says that, and where Spark keeps the application's files until its last attempt has ended. {@code treadle
+ * spark-submit} says both in variables of its own.
  */
 final class Attempts extends SparkListener {
   private static final Logger LOG = LoggerFactory.getLogger(Attempts.class);
   private static final Pattern CONTAINER =
       Pattern.compile("container_(?:e\\d+_)?\\d+_\\d+_(\\d+)_\\d+");
   private static final String FILE = "treadle-service-failed";
+  private static final String ATTEMPT = "TREADLE_SPARK_ATTEMPT";
+  private static final String ITS_FILE = "TREADLE_SPARK_FAILURE";
   private static final int LONGEST = 1000;
   private static final long SECONDS = 10;
 
@@ -51,7 +55,7 @@ final class Attempts extends SparkListener {
     this.file = file;
   }
 
-  /** What notes why this attempt fails; null: no driver of YARN. */
+  /** What notes why this attempt fails; null: nobody starts another one. */
   static Attempts of(SparkConf conf) {
     Path file = file();
     return file == null ? null : new Attempts(conf, file);
@@ -75,16 +79,28 @@ final class Attempts extends SparkListener {
     }
   }
 
-  /** From 1 on; 0: YARN runs no driver here. */
+  /** From 1 on; 0: nobody counts them. */
   private static int number() {
-    String container = System.getenv("CONTAINER_ID");
-    Matcher matcher = CONTAINER.matcher(container == null ? "" : container);
-    return matcher.matches() ? Integer.parseInt(matcher.group(1)) : 0;
+    Matcher matcher = CONTAINER.matcher(variable("CONTAINER_ID"));
+    if (matcher.matches()) {
+      return Integer.parseInt(matcher.group(1));
+    }
+    String told = variable(ATTEMPT);
+    return told.matches("[1-9]") ? Integer.parseInt(told) : 0;
   }
 
   private static Path file() {
-    String folder = System.getenv("SPARK_YARN_STAGING_DIR");
-    return number() == 0 || folder == null ? null : new Path(folder, FILE);
+    boolean isOfYarn = CONTAINER.matcher(variable("CONTAINER_ID")).matches();
+    String place = variable(isOfYarn ? "SPARK_YARN_STAGING_DIR" : ITS_FILE);
+    if (number() == 0 || place.isEmpty()) {
+      return null;
+    }
+    return isOfYarn ? new Path(place, FILE) : new Path(new File(place).toURI());
+  }
+
+  private static String variable(String name) {
+    String text = System.getenv(name);
+    return text == null ? "" : text;
   }
 
   @Override

@@ -19,7 +19,8 @@ ARGS ?=
 VENV_PY := $(VENV)/bin/python
 PIP_INSTALL := $(VENV_PY) -m pip install --quiet --disable-pip-version-check --require-hashes
 INSTALLED := $(VENV)/installed.stamp
-BUILT := $(VENV)/built.stamp
+# One at a time is built: another profile takes its place.
+BUILT := $(VENV)/built-$(PROFILE).stamp
 # The demo has no clients of registries or remote stores: they are half of the crates.
 FEATURES := $(if $(filter dev,$(PROFILE)),simulated,testing) $(if $(filter demo,$(LOCK)),--no-default-features)
 # The same as it is installed: link-time optimisation takes minutes, and is for what is measured.
@@ -296,12 +297,13 @@ $(INSTALLED): requirements/bootstrap.lock requirements/$(LOCK).lock | check-pyth
 	@touch $@
 
 $(BUILT): $(INSTALLED) $(RUST_SOURCES) pyproject.toml
-	@rm -f $(OPTIMISED)
+	@rm -f $(OPTIMISED) $(VENV)/built-*.stamp
 	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --profile $(PROFILE) --locked --group build --features $(FEATURES)
 	@touch $@
 
 $(OPTIMISED): $(INSTALLED) $(RUST_SOURCES) pyproject.toml
 	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --profile dist --locked --group build --features testing
+	@rm -f $(VENV)/built-*.stamp
 	@touch $(BUILT) $@
 
 $(VENV)-dask-%/installed.stamp: $(BUILT) tests/conformance/other_dask.py

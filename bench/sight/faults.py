@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import sys
 import tempfile
 import threading
 import time
@@ -18,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from distributed import wait
 
 MB = 10**6
-HELD: list[bytearray] = []
 
 
 def sleep(seconds: float, *_inputs: Any) -> int:
@@ -58,7 +60,8 @@ def size(*arrays: Any) -> int:
 
 
 def hold(nbytes: int) -> int:
-    HELD.append(bytearray(b"x") * nbytes)
+    # The globals of this function go with it.
+    sys.modules["held"] = bytearray(b"x") * nbytes  # type: ignore[assignment]
     return nbytes
 
 
@@ -122,17 +125,22 @@ def partition(c: Any) -> None:
 
 
 def transfers(c: Any) -> None:
-    """Each value is read elsewhere than where it was made."""
+    """Values are at a worker that stands still."""
     names = [worker["name"] for worker in c.scheduler_info()["workers"].values()]
-    for _ in range(20):
-        made = [c.submit(ones, n, 20 * MB, pure=False, workers=names[0]) for n in range(8)]
-        c.gather([c.submit(size, *made, pure=False, workers=name) for name in names[1:]])
+    pid = c.submit(os.getpid, workers=names[0]).result()
+    made = [c.submit(ones, n, MB, pure=False, workers=names[0]) for n in range(8)]
+    wait(made)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        read = [c.submit(size, *made, pure=False, workers=name) for name in names[1:]]
+        time.sleep(6)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    c.gather(read)
 
 
 def spilling(c: Any) -> None:
     """More values than memory."""
-    from distributed import wait
-
     values = [c.submit(ones, n, 40 * MB, pure=False) for n in range(30)]
     wait(values)
     time.sleep(1)
@@ -141,7 +149,7 @@ def spilling(c: Any) -> None:
 def paused(c: Any) -> None:
     """A worker whose memory is full of what cannot be spilled."""
     name = next(iter(c.scheduler_info()["workers"].values()))["name"]
-    c.submit(hold, 290 * MB, workers=name).result()
+    c.submit(hold, 315 * MB, workers=name).result()
     # One with nothing to do asks for tasks again.
     c.gather(c.map(sleep, [0.1] * 200, pure=False, workers=name, allow_other_workers=True))
 

@@ -46,6 +46,15 @@ export interface Worker {
   process?: number;
   spilled?: number;
   cpu?: number;
+  /** Bytes of its process beside its values. */
+  native?: number;
+  /** Bytes a second: of its process' disks, of its machine's network. */
+  disk_read?: number;
+  disk_written?: number;
+  net_received?: number;
+  net_sent?: number;
+  /** Shares of the time in which something on its machine waited for processors, memory, disks. */
+  stalled?: (number | null)[];
   tasks?: number;
   values?: number;
   /** Seconds ago. */

@@ -55,6 +55,27 @@ function LongRunning({ chosen }: { chosen: number | undefined }) {
 const share = (worker: Worker) =>
   worker.process !== undefined && worker.memory_limit ? worker.process / worker.memory_limit : undefined;
 
+const disk = (worker: Worker) => sum(worker.disk_read, worker.disk_written);
+const net = (worker: Worker) => sum(worker.net_received, worker.net_sent);
+const rate = (value: number | undefined) => (value === undefined ? DASH : `${bytes(value)}/s`);
+const both = (into: number | undefined, out: number | undefined) => `${rate(into)} in, ${rate(out)} out`;
+
+function sum(one: number | undefined, other: number | undefined) {
+  return one === undefined && other === undefined ? undefined : (one ?? 0) + (other ?? 0);
+}
+
+const WAITED_FOR = ["processors", "memory", "disks"];
+
+/** What its machine waited for most. */
+function stalled(worker: Worker) {
+  const shares = (worker.stalled ?? []).map((share) => share ?? 0);
+  const most = Math.max(...shares);
+  return shares.length === 0 ? undefined : { most, what: WAITED_FOR[shares.indexOf(most)] };
+}
+
+const stalls = (worker: Worker) =>
+  (worker.stalled ?? []).map((share, place) => `${WAITED_FOR[place]} ${percent(share ?? undefined)}`).join(", ") || DASH;
+
 const COLUMNS: Column<Worker>[] = [
   { id: "name", title: "worker", width: "minmax(110px, 1.2fr)", sort: (w) => String(w.name ?? w.address ?? w.id), cell: (w) => <bdi title={shorten(String(w.name ?? ""), 300)}>{workerName(w, w.id)}</bdi> },
   { id: "status", title: "status", width: "minmax(96px, 1.3fr)", sort: (w) => w.status, cell: (w) => <Status worker={w} /> },
@@ -65,6 +86,10 @@ const COLUMNS: Column<Worker>[] = [
   { id: "tasks", title: "tasks", width: "46px", number: true, sort: (w) => w.tasks, cell: (w) => count(w.tasks) },
   { id: "threads", title: "threads", width: "56px", number: true, sort: (w) => w.threads, cell: (w) => count(w.threads) },
   { id: "spilled", title: "spilled", width: "74px", number: true, sort: (w) => w.spilled, cell: (w) => bytes(w.spilled) },
+  { id: "native", title: "native", width: "74px", number: true, hint: "memory of the process beside its values", sort: (w) => w.native, cell: (w) => bytes(w.native) },
+  { id: "disk", title: "disk", width: "84px", number: true, hint: "read and written by the process, a second", sort: disk, cell: (w) => <span title={both(w.disk_read, w.disk_written)}>{rate(disk(w))}</span> },
+  { id: "net", title: "network", width: "84px", number: true, hint: "of its machine, a second", sort: net, cell: (w) => <span title={both(w.net_received, w.net_sent)}>{rate(net(w))}</span> },
+  { id: "stalled", title: "stalled", width: "60px", number: true, hint: "share of the time in which something on its machine waited for processors, memory or disks: the largest", sort: (w) => stalled(w)?.most, cell: (w) => <span title={stalls(w)}>{percent(stalled(w)?.most)}</span> },
   { id: "values", title: "values", width: "54px", number: true, sort: (w) => w.values, cell: (w) => count(w.values) },
   { id: "sent", title: "sent", width: "74px", number: true, sort: (w) => w.sent, cell: (w) => bytes(w.sent) },
   { id: "received", title: "received", width: "74px", number: true, sort: (w) => w.received, cell: (w) => bytes(w.received) },
@@ -118,10 +143,18 @@ export function Workers() {
             </Fact>
             <Fact name="values">{bytes(worker.managed)}</Fact>
             <Fact name="process">{bytes(worker.process)}</Fact>
+            <Fact name="native">{bytes(worker.native)}</Fact>
             <Fact name="spilled">{bytes(worker.spilled)}</Fact>
             <Fact name="limit">{bytes(worker.memory_limit)}</Fact>
             <Fact name="spans lost">{count(worker.lost)}</Fact>
             <Fact name="CPU">{percent(worker.cpu)}</Fact>
+            <Fact name="disk read · written">
+              {rate(worker.disk_read)} · {rate(worker.disk_written)}
+            </Fact>
+            <Fact name="network in · out">
+              {rate(worker.net_received)} · {rate(worker.net_sent)}
+            </Fact>
+            <Fact name="machine waits for">{stalls(worker)}</Fact>
             <Fact name="tasks · threads">
               {decimal(worker.tasks)} · {decimal(worker.threads)}
             </Fact>

@@ -269,7 +269,7 @@ def _groups(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _workers(found: dict[str, Any]) -> Iterator[str]:
-    head = ("worker", "status", "busy", "cpu", "tasks", "memory", "disk", "sent", "received")
+    head = ("worker", "status", "busy", "cpu", "tasks", "memory", "spilled", "disk/s", "network/s", "stalled", "sent", "received")  # fmt: skip
     rows = [
         (
             one["name"],
@@ -279,6 +279,9 @@ def _workers(found: dict[str, Any]) -> Iterator[str]:
             one.get("tasks"),
             f"{_bytes(one.get('process'))}/{_bytes(one.get('memory_limit'))}",
             _bytes(one.get("spilled")),
+            _both(one, "disk_read", "disk_written"),
+            _both(one, "net_received", "net_sent"),
+            _stalled(one),
             _bytes(one["sent"]),
             _bytes(one["received"]),
         )
@@ -292,6 +295,19 @@ def _workers(found: dict[str, Any]) -> Iterator[str]:
             yield f"{one['name']}: {one['why']}"
     for one in found["running"][:5]:
         yield _runs(one, found["now"])
+
+
+def _both(one: dict[str, Any], *names: str) -> str | None:
+    """Return the sum of two rates."""
+    known = [one[name] for name in names if one.get(name) is not None]
+    return _bytes(int(sum(known))) if known else None
+
+
+def _stalled(one: dict[str, Any]) -> str | None:
+    """Return what a worker's machine waited for most, and for which share of the time."""
+    shares = zip(one.get("stalled") or (), ("processors", "memory", "disks"), strict=False)
+    most, what = max(((share or 0.0, what) for share, what in shares), default=(None, ""))
+    return None if most is None else f"{_share(most)} {what if most else ''}".strip()
 
 
 def _runs(one: dict[str, Any], now: int) -> str:
@@ -309,13 +325,16 @@ def _running(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _memory(found: dict[str, Any]) -> Iterator[str]:
-    head = ("worker", "values", "process", "limit", "disk", "objects")
+    head = ("worker", "values", "native", "process", "limit", "spilled", "objects")
     workers = [one for one in found["workers"] if one["status"] != "gone"]
     workers.sort(key=lambda one: -(one.get("process") or 0))
     rows = [
         (
             one["name"],
-            *(_bytes(one.get(name)) for name in ("managed", "process", "memory_limit", "spilled")),
+            *(
+                _bytes(one.get(name))
+                for name in ("managed", "native", "process", "memory_limit", "spilled")
+            ),
             one.get("values"),
         )
         for one in workers

@@ -268,6 +268,9 @@ impl Fetching {
             // The next attempt would fare no better before something is released.
             std::thread::sleep(BREATH);
         }
+        for asked in &asked {
+            trace(inner, asked.object, from, asked.began, None);
+        }
         let asked = asked.into_iter().map(|asked| asked.object);
         for object in asked.chain(waiting) {
             inner.handle(match fault {
@@ -317,6 +320,16 @@ fn keep(inner: &Inner, from: WorkerId, asked: Asked, arrived: Arrived) {
             None
         }
     };
+    trace(inner, object, from, began, nbytes);
+    inner.handle(Event::Fetched {
+        object,
+        from,
+        nbytes,
+    });
+}
+
+/// Records that a value came, or did not.
+fn trace(inner: &Inner, object: ObjectId, from: WorkerId, began: u64, nbytes: Option<u64>) {
     if began > 0 && inner.tracing.is_wanted() {
         inner.tracing.add(tracing::Event::Fetched {
             object,
@@ -326,11 +339,6 @@ fn keep(inner: &Inner, from: WorkerId, asked: Asked, arrived: Arrived) {
             ended: clock::monotonic(),
         });
     }
-    inner.handle(Event::Fetched {
-        object,
-        from,
-        nbytes,
-    });
 }
 
 fn no_room(inner: &Inner, object: ObjectId, from: WorkerId, error: &StoreError) {

@@ -7,6 +7,7 @@ mod disk;
 mod draft;
 mod lines;
 mod offset;
+mod system;
 
 use std::collections::{HashMap, VecDeque};
 use std::mem;
@@ -21,7 +22,7 @@ use treadle_reactor::clock;
 use treadle_reactor::thread::lock;
 use treadle_schedule_wire::trace::SIGHT;
 use treadle_shuffle_node::{Activity, Done};
-use treadle_sight::{Head, Kind, Record, Unnamed, cast_object, lane};
+use treadle_sight::{Head, Kind, Record, System, Unnamed, cast_object, lane};
 use treadle_types::{ObjectId, Value, WorkerId, keys};
 
 use self::disk::Disk;
@@ -29,6 +30,7 @@ use self::draft::Draft;
 use self::lines::Lines;
 use self::offset::Offset;
 use super::Inner;
+use super::health::Health;
 
 /// What waits to be sent by default, of 56 bytes each: 14 MiB; then the oldest are lost. As few and as many as may be
 /// set.
@@ -54,6 +56,8 @@ const MOST_RUNNING: usize = 64;
 /// Places of a profile, and bytes of a name.
 const MOST_FRAMES: usize = 1 << 12;
 const LONGEST_NAME: usize = 200;
+/// Nanoseconds for which what the system counts is as it was.
+const SYSTEM: u64 = 900_000_000;
 /// Batches that are not answered yet, and may be no more.
 const UNANSWERED: u32 = 8;
 /// The groups are told again after so many batches: one of them may be damaged in a history.
@@ -149,6 +153,8 @@ struct State {
     clock: Offset,
     /// What the store had written and read at the last batch.
     disk: [Disk; 2],
+    /// What the system counts, and when it was asked.
+    system: (System, u64),
 }
 
 /// What a worker records.
@@ -319,6 +325,16 @@ impl Recorder {
         }
     }
 
+    /// Asks the system, if it was not asked within the last second.
+    fn ask_system(&self, ask: impl FnOnce() -> System) {
+        let now = clock::monotonic();
+        let (_, asked) = lock(&self.state).system;
+        if now.saturating_sub(asked) >= SYSTEM {
+            let system = ask();
+            lock(&self.state).system = (system, now);
+        }
+    }
+
     /// Hands batches of what was recorded to `push`, which is called while `state` is not locked.
     fn send(
         &self,
@@ -441,6 +457,7 @@ impl State {
                 offset: self.clock.offset.unwrap_or(0),
                 lost: mem::take(&mut self.lost),
                 processor,
+                system: self.system.0,
             },
             names: mem::take(&mut self.fresh),
             keys: mem::take(&mut self.keys),
@@ -478,6 +495,7 @@ pub(super) fn send(inner: &Inner, is_last: bool) {
     let running = inner.embedder.get().map(|embedder| embedder.running());
     let mut running = running.unwrap_or_default();
     running.extend(inner.plane.casts().iter().map(cast));
+    recorder.ask_system(|| system::system(Health::of(inner).others));
     recorder.send((processor, disk), running, is_last, |call| {
         lock(&inner.machine).outbox.push(FromWorker::Call(call));
     });

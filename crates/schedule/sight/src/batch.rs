@@ -12,7 +12,9 @@ use crate::reader::{Malformed, Reader, put, put_signed, put_slice};
 use crate::span::Kind;
 
 /// The version of the format.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
+/// The one before, which has no [`System`]: histories are of it.
+const EARLIER: u8 = 3;
 /// The least bytes of a record.
 const LEAST: usize = 10;
 /// The bit of a record's first byte of what failed.
@@ -52,6 +54,66 @@ pub struct Head {
     pub lost: u64,
     /// Processor time that the worker's process has taken, in nanoseconds; 0: not known.
     pub processor: u64,
+    /// What the system counts.
+    pub system: System,
+}
+
+/// What the system counts of a worker's process and of its machine, since either began; 0: not known.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct System {
+    /// Bytes of memory that the process takes now beside its values and what it received: those of other libraries.
+    pub native: u64,
+    /// Bytes that the process has read from disks.
+    pub read: u64,
+    /// Bytes that the process has written to disks.
+    pub written: u64,
+    /// Bytes that the machine's network has received.
+    pub received: u64,
+    /// Bytes that the machine's network has sent.
+    pub sent: u64,
+    /// Microseconds for which something on the machine waited for processors, for memory, and for disks: the `some` of
+    /// Linux' pressure stall information.
+    pub stalled: [u64; 3],
+}
+
+impl System {
+    fn numbers(&self) -> [u64; 8] {
+        let [processors, memory, disks] = self.stalled;
+        let Self {
+            native,
+            read,
+            written,
+            received,
+            sent,
+            ..
+        } = *self;
+        [
+            native, read, written, received, sent, processors, memory, disks,
+        ]
+    }
+
+    fn of(
+        [
+            native,
+            read,
+            written,
+            received,
+            sent,
+            processors,
+            memory,
+            disks,
+        ]: [u64; 8],
+    ) -> Self {
+        let stalled = [processors, memory, disks];
+        Self {
+            native,
+            read,
+            written,
+            received,
+            sent,
+            stalled,
+        }
+    }
 }
 
 /// A task that runs.
@@ -267,6 +329,9 @@ fn write(
     put_signed(head.offset, &mut bytes);
     put(head.lost, &mut bytes);
     put(head.processor, &mut bytes);
+    for number in head.system.numbers() {
+        put(number, &mut bytes);
+    }
     beside.put(&mut bytes);
     put(records.len() as u64, &mut bytes);
     let (mut time, mut task) = (0_u64, 0_i64);
@@ -363,13 +428,22 @@ impl<'a> Batch<'a> {
 }
 
 fn head(reader: &mut Reader<'_>) -> Result<Head, Malformed> {
-    if reader.byte()? != VERSION {
+    let version = reader.byte()?;
+    if !(EARLIER..=VERSION).contains(&version) {
         return Err(Malformed(0));
     }
+    let (offset, lost, processor) = (reader.signed()?, reader.number()?, reader.number()?);
+    let mut system = [0; 8];
+    if version != EARLIER {
+        for number in &mut system {
+            *number = reader.number()?;
+        }
+    }
     Ok(Head {
-        offset: reader.signed()?,
-        lost: reader.number()?,
-        processor: reader.number()?,
+        offset,
+        lost,
+        processor,
+        system: System::of(system),
     })
 }
 
@@ -456,13 +530,32 @@ pub(crate) mod tests {
             )
     }
 
+    #[test]
+    fn a_batch_of_the_version_before_is_read() {
+        let head = Head {
+            offset: -3,
+            lost: 2,
+            processor: 9,
+            system: System::default(),
+        };
+        let mut bytes = Batch::encode(head, &Beside::default(), [].into_iter());
+        // Where those numbers are.
+        assert_eq!(bytes[4..12], [0; 8]);
+        bytes.drain(4..12);
+        bytes[0] = EARLIER;
+        assert_eq!(Batch::decode(&bytes).unwrap().head, head);
+        bytes[0] = EARLIER - 1;
+        Batch::decode(&bytes).unwrap_err();
+    }
+
     proptest! {
         #[test]
         fn what_was_written_is_read(
             records in prop::collection::vec(any_record(), 0..40),
             offset in any::<i64>(),
         ) {
-            let head = Head { offset, lost: 3, processor: 5 };
+            let system = System::of([1, 2, 3, 4, 5, 6, 7, 8]);
+            let head = Head { offset, lost: 3, processor: 5, system };
             let running = Running { object: 1 << 33, lane: 3, began: 5, key: b"key" };
             let frame = |parent, name| Frame { parent, name, time: 1 << 20 };
             let beside = Beside {

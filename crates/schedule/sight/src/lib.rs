@@ -50,7 +50,7 @@ mod transfers;
 pub mod verdicts;
 mod workers;
 
-pub use batch::{Batch, Beside, Frame, Head, Line, Record, Running, Unnamed};
+pub use batch::{Batch, Beside, Frame, Head, Line, Record, Running, System, Unnamed};
 pub use casts::cast_object;
 pub use event::{
     End, Event, SHUFFLE_STATES, Shuffle, Snapshot, States, WorkerState, about_error,

@@ -126,7 +126,7 @@ pub struct WorkerRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u64>,
     pub status: &'static str,
-    /// Why it is gone.
+    /// Why it is gone, or paused.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub why: String,
     pub threads: u32,
@@ -141,6 +141,22 @@ pub struct WorkerRow {
     /// Processors that it uses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<f64>,
+    /// Bytes of its process beside its values: those of other libraries.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub native: Option<u64>,
+    /// Bytes a second that its process reads from disks, and writes to them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_read: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_written: Option<f64>,
+    /// Bytes a second of its machine's network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub net_received: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub net_sent: Option<f64>,
+    /// For which share of the time something on its machine waited for processors, memory and disks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stalled: Option<[Option<f64>; 3]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tasks: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -28,7 +28,7 @@ use crate::span::{Kind, Parts, Span, lane};
 use crate::spoken::Spoken;
 use crate::sums::Sums;
 use crate::transfers::Transfers;
-use crate::workers::{Running, UNKNOWN, Worker, Workers};
+use crate::workers::{Rates, Running, UNKNOWN, Worker, Workers};
 
 /// Errors of an overview.
 const MOST_ERRORS: usize = 50;
@@ -240,6 +240,7 @@ impl Sight {
                     row.left = *drained;
                     row.state = None;
                     row.cpu = None;
+                    row.rates = Rates::default();
                     row.running = Vec::new();
                     row.unnamed = (0, 0);
                 }
@@ -421,6 +422,7 @@ impl Sight {
         if let Some(worker) = self.workers.get_mut(row) {
             worker.lost = worker.lost.saturating_add(batch.head.lost);
             worker.processor(batch.head.processor, self.now);
+            worker.system(batch.head.system, self.now);
         }
         self.lost = self.lost.saturating_add(batch.head.lost);
         for record in batch.records() {

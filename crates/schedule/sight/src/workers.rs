@@ -6,6 +6,7 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use crate::batch::System;
 use crate::event::WorkerState;
 use crate::series::SECOND;
 use crate::span::lane;
@@ -39,6 +40,10 @@ pub(crate) struct Worker {
     processor: (u64, u64),
     /// Processors that it used between the last two batches.
     pub(crate) cpu: Option<f64>,
+    /// What the system counts, and when that was told.
+    system: (System, u64),
+    /// What that says of the time between the last two that differ.
+    pub(crate) rates: Rates,
     /// What it lost of spans.
     pub(crate) lost: u64,
     /// Nanoseconds in which its executors were busy, by second, and of processors that it used.
@@ -81,6 +86,8 @@ impl Worker {
             state: None,
             processor: (0, 0),
             cpu: None,
+            system: (System::default(), 0),
+            rates: Rates::default(),
             lost: 0,
             busy: [0; SECONDS],
             used: [0; SECONDS],
@@ -192,6 +199,52 @@ impl Worker {
             self.processor = (taken, now);
         }
     }
+}
+
+impl Worker {
+    pub(crate) fn system(&mut self, system: System, now: u64) {
+        let (before, when) = self.system;
+        if system == System::default() {
+            return;
+        }
+        self.rates.native = Some(system.native);
+        // Batches that follow each other at once say nothing of a rate.
+        if now.saturating_sub(when) < SECOND / 2 {
+            return;
+        }
+        self.system = (system, now);
+        if before == System::default() {
+            return;
+        }
+        let seconds = (now - when) as f64 / SECOND as f64;
+        let rate = |before: u64, after: u64| {
+            let known = before > 0 && after >= before;
+            known.then(|| (after - before) as f64 / seconds)
+        };
+        let stalled = |place: usize| {
+            let micros = rate(before.stalled[place], system.stalled[place]);
+            micros.map(|micros| (micros / 1e6).min(1.0))
+        };
+        self.rates = Rates {
+            native: Some(system.native),
+            read: rate(before.read, system.read),
+            written: rate(before.written, system.written),
+            received: rate(before.received, system.received),
+            sent: rate(before.sent, system.sent),
+            stalled: [0, 1, 2].map(stalled),
+        };
+    }
+}
+
+/// What the system says of a worker; bytes a second, and shares of the time.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+pub(crate) struct Rates {
+    pub(crate) native: Option<u64>,
+    pub(crate) read: Option<f64>,
+    pub(crate) written: Option<f64>,
+    pub(crate) received: Option<f64>,
+    pub(crate) sent: Option<f64>,
+    pub(crate) stalled: [Option<f64>; 3],
 }
 
 /// The last ten whole seconds but one.
@@ -311,6 +364,38 @@ mod tests {
         worker.threads = 200;
         worker.unnamed = (99, now - 60 * SECOND);
         assert_eq!(worker.busy(now), Some(0.5));
+    }
+
+    #[test]
+    fn what_the_system_counts_is_told_a_second() {
+        let mut worker = Worker::new(1);
+        let at = |half: u64| {
+            let system = System {
+                native: 7 + half,
+                read: 100 + 50 * half,
+                written: 0,
+                received: 1 + 10 * half,
+                sent: 9,
+                stalled: [1 + 250_000 * half, 0, 1],
+            };
+            (system, (1 + half) * SECOND / 2)
+        };
+        for half in [0, 2] {
+            let (system, now) = at(half);
+            worker.system(system, now);
+        }
+        let first = worker.rates;
+        assert_eq!(first.native, Some(9));
+        assert_eq!((first.read, first.written), (Some(100.0), None));
+        assert_eq!((first.received, first.sent), (Some(20.0), Some(0.0)));
+        assert_eq!(first.stalled, [Some(0.5), None, Some(0.0)]);
+        // A worker of an earlier release says nothing, and the next batch comes at once.
+        worker.system(System::default(), 9 * SECOND);
+        worker.system(at(3).0, 3 * SECOND / 2 + 1);
+        assert_eq!(worker.rates.read, first.read);
+        // A process that began again counts from zero.
+        worker.system(at(0).0, 20 * SECOND);
+        assert_eq!((worker.rates.read, worker.rates.native), (None, Some(7)));
     }
 
     #[test]

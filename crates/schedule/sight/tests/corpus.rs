@@ -23,6 +23,7 @@ fn the_corpus_has_what_is_valid() {
         offset: -5,
         lost: 2,
         processor: 1 << 33,
+        system: Default::default(),
     };
     let record = |kind, number: u64| Record {
         began: 1_000 + 70 * number,

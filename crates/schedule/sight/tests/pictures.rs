@@ -192,7 +192,7 @@ proptest! {
                 kind: [Kind::Task, Kind::Fetch, Kind::Spill, Kind::Shuffle][usize::from(*what % 4)],
                 failed: done.failed,
             };
-            let head = Head { offset: done.reading as i64 - 500, lost: 1, processor: *now };
+            let head = Head { offset: done.reading as i64 - 500, lost: 1, processor: *now, system: Default::default() };
             let names = [(done.group, "a"), (7, "b-c")];
             let keys = [(record.object, &b"\x05\x01x"[..])];
             let bytes = Batch::encode(head, &beside(&names, &keys), [record].into_iter());

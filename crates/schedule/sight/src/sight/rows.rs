@@ -1,5 +1,7 @@
 //! Workers, errors, shuffles and transfers, as answers have them.
 
+use alloc::format;
+use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -100,13 +102,19 @@ impl Sight {
                 host: worker.host.clone(),
                 pid: has(worker.pid),
                 status: status(worker),
-                why: worker.gone.clone().unwrap_or_default(),
+                why: worker.gone.clone().unwrap_or_else(|| why_paused(worker)),
                 threads: worker.threads,
                 memory_limit: has(worker.memory),
                 managed: state.map(|state| state.managed),
                 process: state.map(|state| state.process),
                 spilled: state.map(|state| state.spilled),
                 cpu: worker.cpu,
+                native: worker.rates.native,
+                disk_read: worker.rates.read,
+                disk_written: worker.rates.written,
+                net_received: worker.rates.received,
+                net_sent: worker.rates.sent,
+                stalled: Some(worker.rates.stalled).filter(|all| all.iter().any(Option::is_some)),
                 tasks: state.map(|state| state.tasks),
                 values: state.map(|state| state.values),
                 heard: state
@@ -191,5 +199,64 @@ pub(super) fn shuffle_row(shuffle: &Shuffle) -> ShuffleRow {
         quantiles: shuffle.quantiles.clone(),
         bars: shuffle.bars.clone(),
         bar: shuffle.bar,
+    }
+}
+
+/// Why a worker that is there starts no tasks; empty: it does.
+fn why_paused(worker: &Worker) -> String {
+    let state = worker.state.filter(|state| state.status == 1);
+    let Some(state) = state.filter(|_| worker.memory > 0) else {
+        return String::new();
+    };
+    let used = state.process.max(state.managed);
+    let share = used as f64 / worker.memory as f64 * 100.0;
+    match used >= worker.memory / 10 * 7 {
+        true => format!(
+            "{share:.0} % of its memory is taken: it pauses above 80 %, and goes on below 75 %"
+        ),
+        false => "it was told to start no tasks".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use treadle_types::WorkerId;
+
+    use crate::event::{Event, Snapshot, WorkerState};
+
+    use super::*;
+
+    #[test]
+    fn a_worker_that_is_paused_says_why() {
+        let mut sight = Sight::new(1 << 20);
+        sight.handle(
+            &Event::Joined {
+                worker: WorkerId(1),
+                name: "one".into(),
+                address: String::new(),
+                host: String::new(),
+                pid: 0,
+                threads: 1,
+                memory: 1_000,
+            },
+            1,
+        );
+        let mut why = |status, process| {
+            let state = WorkerState {
+                worker: 1,
+                status,
+                process,
+                ..Default::default()
+            };
+            let snapshot = Snapshot {
+                tasks: [0; 5],
+                workers: vec![state],
+            };
+            sight.handle(&Event::Snapshot(snapshot), 2);
+            sight.worker_rows(2, true).0[0].why.clone()
+        };
+        assert_eq!(why(0, 900), "");
+        assert!(why(1, 810).starts_with("81 % of its memory"));
+        assert_eq!(why(1, 100), "it was told to start no tasks");
     }
 }

@@ -129,6 +129,9 @@ def transfers(c: Any) -> None:
     names = [worker["name"] for worker in c.scheduler_info()["workers"].values()]
     pid = c.submit(os.getpid, workers=names[0]).result()
     made = [c.submit(ones, n, MB, pure=False, workers=names[0]) for n in range(8)]
+    # All are connected to it then.
+    known = c.submit(ones, 0, MB, pure=False, workers=names[0])
+    c.gather([c.submit(size, known, pure=False, workers=name) for name in names[1:]])
     wait(made)
     os.kill(pid, signal.SIGSTOP)
     try:

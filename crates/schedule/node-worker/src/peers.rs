@@ -95,8 +95,8 @@ struct Asked {
 /// The fetching thread.
 pub(super) struct Fetching {
     pool: Pool<WorkerId, Asked>,
-    /// What waits for a connection, or for answers on it.
-    waiting: HashMap<WorkerId, VecDeque<ObjectId>>,
+    /// What waits for a connection, or for answers on it, and since when.
+    waiting: HashMap<WorkerId, VecDeque<Asked>>,
     next_request: u64,
     received: Vec<Received>,
 }
@@ -166,7 +166,9 @@ impl Fetching {
                     self.give_up(inner, worker, asked, Fault::Theirs);
                 }
                 Order::Get(Request { object, from }) => {
-                    self.waiting.entry(from).or_default().push_back(object);
+                    let began = moment(inner);
+                    let waiting = self.waiting.entry(from).or_default();
+                    waiting.push_back(Asked { object, began });
                     match self.pool.open(from) {
                         Ok(Some(_)) => self.send(inner, from),
                         Ok(None) => {}
@@ -185,8 +187,9 @@ impl Fetching {
             return;
         };
         while connection.has_window()
-            && let Some(object) = waiting.pop_front()
+            && let Some(asked) = waiting.pop_front()
         {
+            let object = asked.object;
             let number = self.next_request;
             self.next_request += 1;
             let get = data::Get {
@@ -196,13 +199,10 @@ impl Fetching {
             };
             let frames = [encode_data(&get)];
             if let Err(error) = connection.peer.send(Data::GET, &frames) {
-                waiting.push_front(object);
+                waiting.push_front(asked);
                 return self.fail(inner, worker, &error.to_string());
             }
-            let began = match inner.tracing.is_wanted() {
-                true => clock::monotonic(),
-                false => 0,
-            };
+            let began = moment(inner);
             connection.asked(number, Asked { object, began });
         }
         if waiting.is_empty() {
@@ -212,7 +212,8 @@ impl Fetching {
 
     /// What waits for a worker does not come.
     fn fail(&mut self, inner: &Inner, from: WorkerId, reason: &str) {
-        for object in self.waiting.remove(&from).unwrap_or_default() {
+        for Asked { object, began } in self.waiting.remove(&from).unwrap_or_default() {
+            trace(inner, object, from, began, None);
             inner.log(format_args!(
                 "cannot get {object:?} from {from:?}: {reason}"
             ));
@@ -268,11 +269,8 @@ impl Fetching {
             // The next attempt would fare no better before something is released.
             std::thread::sleep(BREATH);
         }
-        for asked in &asked {
-            trace(inner, asked.object, from, asked.began, None);
-        }
-        let asked = asked.into_iter().map(|asked| asked.object);
-        for object in asked.chain(waiting) {
+        for Asked { object, began } in asked.into_iter().chain(waiting) {
+            trace(inner, object, from, began, None);
             inner.handle(match fault {
                 Fault::Ours => Event::NoRoom { object, from },
                 Fault::Theirs => Event::Fetched {
@@ -326,6 +324,14 @@ fn keep(inner: &Inner, from: WorkerId, asked: Asked, arrived: Arrived) {
         from,
         nbytes,
     });
+}
+
+/// When something begins; 0: nobody wants to know.
+fn moment(inner: &Inner) -> u64 {
+    match inner.tracing.is_wanted() {
+        true => clock::monotonic(),
+        false => 0,
+    }
 }
 
 /// Records that a value came, or did not.

@@ -229,18 +229,20 @@ mod tests {
     #[test]
     fn a_worker_that_is_paused_says_why() {
         let mut sight = Sight::new(1 << 20);
-        sight.handle(
-            &Event::Joined {
-                worker: WorkerId(1),
-                name: "one".into(),
-                address: String::new(),
-                host: String::new(),
-                pid: 0,
-                threads: 1,
-                memory: 1_000,
-            },
-            1,
-        );
+        sight
+            .handle(
+                &Event::Joined {
+                    worker: WorkerId(1),
+                    name: "one".into(),
+                    address: String::new(),
+                    host: String::new(),
+                    pid: 0,
+                    threads: 1,
+                    memory: 1_000,
+                },
+                1,
+            )
+            .unwrap();
         let mut why = |status, process| {
             let state = WorkerState {
                 worker: 1,
@@ -252,7 +254,7 @@ mod tests {
                 tasks: [0; 5],
                 workers: vec![state],
             };
-            sight.handle(&Event::Snapshot(snapshot), 2);
+            sight.handle(&Event::Snapshot(snapshot), 2).unwrap();
             sight.worker_rows(2, true).0[0].why.clone()
         };
         assert_eq!(why(0, 900), "");

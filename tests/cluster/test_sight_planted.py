@@ -64,7 +64,7 @@ def running(
             thread.join(LONG)
 
 
-@pytest.mark.parametrize("name", ["client", "critical-path", "lock", "paused", "skew", "transfers"])
+@pytest.mark.parametrize("name", ["client", "critical-path", "paused", "skew", "transfers"])
 def test_a_planted_fault_is_named(name: str) -> None:
     work, rule, options = faults.FAULTS[name]
     with running(work, options) as spoken:

@@ -1,7 +1,7 @@
 //! Disks that several applications use, simulated.
 
 use treadle_shuffle::Guard;
-use treadle_shuffle_sim::disks::{DiskSummary, Disks, simulate_disk};
+use treadle_shuffle_sim::disks::{DiskSummary, Disks, count_disk, simulate_disk};
 use treadle_sim_kernel::assert_noticed;
 
 const SEEDS: u64 = 100;
@@ -40,4 +40,26 @@ fn a_disk_with_too_many_reads_becomes_fast_again() {
     }
     let without = |seed, _| simulate_disk(Disks::Crowd, seed);
     assert_noticed(Guard::Throttle.path(), 5, &["reads take too long"], without);
+}
+
+/// What the published system claims of jobs that are throttled: they are not slower, and ask again more rarely.
+#[test]
+fn who_is_told_to_pause_gets_as_much() {
+    for seed in 0..SEEDS / 10 {
+        let count = || count_disk(Disks::Crowd, seed).unwrap();
+        let with = count();
+        let without = {
+            let _missing = treadle_guards::without(Some(Guard::Throttle.path()));
+            count()
+        };
+        assert!(with.limited.0 && !without.limited.0, "seed {seed}");
+        assert!(
+            with.done * 100 >= without.done * 98,
+            "seed {seed}: {with:?}, {without:?}"
+        );
+        assert!(
+            with.late * 10 < without.late,
+            "seed {seed}: {with:?}, {without:?}"
+        );
+    }
 }

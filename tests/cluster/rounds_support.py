@@ -1,4 +1,4 @@
-"""Shuffles of random rounds, and a registry that dies and comes back meanwhile. Every row is compared."""
+"""Shuffles of random rounds, and a registry or masters that die meanwhile. Every row is compared."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from applications_support import Application
 from service_support import ROWS, Table, commit_at_last
 from treadle.shuffle import Receipt, RowsLost, Service, Shuffle
 
@@ -74,6 +75,40 @@ class Job:
                     assert sum(counts) == sum(map(len, self.table.rows))
                     return
         raise AssertionError(f"round {self.seed} does not come to an end")
+
+
+class MasterRound:
+    """Shuffles of several applications at once, while programs with masters of their own are killed, and a server."""
+
+    def __init__(
+        self,
+        services: Sequence[Service],
+        victims: Sequence[Application],
+        lose_server: Callable[[], None],
+        seed: int,
+    ) -> None:
+        chance = random.Random(seed)
+        self.jobs = [
+            Job(service, chance, 1_000 * seed + at, self.step)
+            for at, service in enumerate(services)
+        ]
+        steps = range(1, sum(job.steps for job in self.jobs) + 1)
+        ends = [*(victim.kill for victim in victims), lose_server]
+        self.ends = [(chance.choice(steps), end) for end in ends]
+        self.lock = threading.Lock()
+        self.steps = 0
+
+    def step(self) -> None:
+        with self.lock:
+            self.steps += 1
+            for at, end in self.ends:
+                if at == self.steps:
+                    end()
+
+    def run(self) -> None:
+        with ThreadPoolExecutor(len(self.jobs)) as pool:
+            for done in [pool.submit(job.run) for job in self.jobs]:
+                done.result()
 
 
 class RegistryRound:

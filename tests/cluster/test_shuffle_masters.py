@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from applications_support import Application, held
 from process_support import Process
 from service_support import ROWS, Servers, Table, commit_at_last
 from treadle.shuffle import Service
@@ -21,33 +19,6 @@ from waiting import SOON, until
 
 HERE = Path(__file__).parent
 APPLICATIONS = 8
-
-
-class Application:
-    """A program of its own, with a master of its own."""
-
-    def __init__(self, address: str, seed: int) -> None:
-        path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
-        self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "shuffle_application.py"), address, str(seed)],
-            env={**os.environ, "PYTHONPATH": path},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def says(self, word: str) -> None:
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline().strip() == word
-
-    def goes_on(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
 
 
 @pytest.fixture
@@ -75,10 +46,6 @@ def watcher(servers: Servers) -> Iterator[Service]:
     """Who asks the registry, and has no master."""
     with Service(servers.master.address, own_master=False, timeout=SOON) as service:
         yield service
-
-
-def held(service: Service) -> dict[str, int]:
-    return {server["name"]: server["held_bytes"] for server in service.state()["servers"]}
 
 
 def test_the_end_of_one_master_ends_its_shuffles_and_no_others(

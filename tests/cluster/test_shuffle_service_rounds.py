@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from rounds_support import FIRST, ROUNDS, Job, RegistryRound
+from applications_support import Application, held
+from rounds_support import FIRST, ROUNDS, Job, MasterRound, RegistryRound
 from service_support import Servers
 from treadle.shuffle import Service
 from waiting import SOON, until
@@ -91,6 +92,42 @@ def test_random_rounds_with_disks_and_a_remote_store(
         servers.ready()
         Round(servers, seed, options).run()
     assert servers.service.state()["shuffles"] == []
+
+
+# It takes as long as there are rounds.
+@pytest.mark.timeout(60 + 15 * ROUNDS, method="signal")
+@pytest.mark.usefixtures("few_rows_in_memory")
+def test_random_rounds_with_masters_that_are_killed(
+    new_servers: Callable[..., Servers], tmp_path: Path
+) -> None:
+    remote = ("--remote", f"file://{tmp_path / 'store'}")
+    options = ((*remote, "--storage", "remote"), remote, ())
+    servers = new_servers()
+    for name, some in zip("abc", options, strict=True):
+        servers.begin(name, *some)
+    with ExitStack() as stack:
+        services = [servers.service]
+        for _ in range(APPLICATIONS):
+            services.append(stack.enter_context(Service(servers.master.address, timeout=SOON)))
+        for seed in range(FIRST, FIRST + max(1, ROUNDS // 2)):
+            wait_for_all(servers, services)
+            victims = [Application(servers.master.address, seed + at) for at in range(2)]
+            for victim in victims:
+                stack.callback(victim.kill)
+                victim.says("half")
+
+            def lose_one(seed: int = seed) -> None:
+                name = min(servers.processes)
+                servers.processes.pop(name).process.kill()
+                servers.begin(f"{name[0]}-{seed}", *options[ord(name[0]) - ord("a")])
+
+            MasterRound(services, victims, lose_one, seed).run()
+            # Neither what ended well nor what the dead have left is anywhere.
+            until(
+                lambda: not any(held(servers.service).values()),
+                lambda: f"nothing is held: {held(servers.service)}",
+            )
+            assert all(victim.process.returncode for victim in victims)
 
 
 def known(service: Service) -> set[str]:

@@ -134,8 +134,9 @@ public final class ServiceShuffles implements ShuffleImplementation {
       }
     }
     LOG.warn(
-        "Shuffle {} is in files of executors, as without Treadle, and losing an executor loses its rows: {}",
+        "Shuffle {} is in files of executors, as without Treadle, and losing an executor loses its rows{}: {}",
         shuffleId,
+        settings.isDynamic() ? ", also if it goes because it idles" : "",
         why);
     Reliability.lost();
     ShuffleInFiles event = new ShuffleInFiles(shuffleId, why);

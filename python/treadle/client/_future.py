@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from treadle import _core
 from treadle._compat.distributed import clean_exception, client_logger, parse_timedelta
-from treadle.client import _callbacks
 from treadle.client._distributed import FutureOfDistributed
 from treadle.client._nested_timeouts import ending
 from treadle.client._state import State
+from treadle.common import _callbacks
 from treadle.errors._shortened import shortened
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from treadle.client._callbacks import Callbacks
+from treadle.common._callbacks import Callbacks
 from treadle.views._flag import Flag
 
 if TYPE_CHECKING:

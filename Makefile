@@ -14,6 +14,7 @@ VENV ?= $(if $(filter python3,$(PYTHON)),.venv,.venv-$(notdir $(PYTHON)))
 DASK ?=
 PROFILE ?= release
 SPARK ?= 3.5.9
+SPARKS := $(sort $(patsubst requirements/spark-%.lock,%,$(wildcard requirements/spark-*.lock)))
 ARGS ?=
 
 VENV_PY := $(VENV)/bin/python
@@ -51,7 +52,7 @@ export PYO3_PYTHON := $(abspath $(VENV_PY))
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo run-demo example-datafusion wheels jar test-jar test test-rust test-python test-wheels test-pythons test-registries test-remote test-coordinator test-postgresql test-container test-yarn test-ray test-tensors test-guides test-deploy docs conformance conformance-subset bench bench-order bench-transfer bench-cluster bench-broadcast bench-service bench-shuffle bench-hosting bench-coordinator bench-scaling bench-builds bench-readme \
-	test-races fuzz soak lines page spark test-spark test-spark-part test-spark-suites without-spark bench-spark bench-tpcds demo-spark run-demo-spark demo-coordinator run-demo-coordinator \
+	test-races fuzz soak lines page spark test-spark test-spark-all test-spark-part test-spark-suites without-spark bench-spark bench-tpcds demo-spark run-demo-spark demo-coordinator run-demo-coordinator \
 	build build-optimised lint fmt lock clean check-python check-cargo
 
 help: ## list the targets
@@ -118,6 +119,11 @@ test-jar: $(BUILT) jar ## run some of Spark's tests with that jar, on a Java for
 
 test-spark: $(BUILT) $(SPARK_JAR) .venv-spark-$(SPARK)/installed.stamp ## run Spark on the shuffle service, with faults; needs a JDK and Maven
 	TREADLE_SPARK_PYTHON=$(abspath $(SPARK_PY)) TREADLE_SPARK_JAR=$(abspath $(SPARK_JAR)) $(VENV_PY) -m pytest --durations=20 -o faulthandler_timeout=600 tests/spark $(ARGS)
+
+test-spark-all: ## run all of that with each version of Spark (ARGS: pytest's)
+	@failed=; for spark in $(SPARKS); do echo "=== Spark $$spark ==="; \
+		$(MAKE) --no-print-directory test-spark SPARK=$$spark || failed="$$failed $$spark"; done; \
+	echo "tested with Spark $(SPARKS)$${failed:+; it failed with}$$failed"; [ -z "$$failed" ]
 
 test-spark-part: $(BUILT) $(SPARK_JAR) .venv-spark-$(SPARK)/installed.stamp ## run the part of that which belongs to `make test`
 	TREADLE_SPARK_PYTHON=$(abspath $(SPARK_PY)) TREADLE_SPARK_JAR=$(abspath $(SPARK_JAR)) $(VENV_PY) -m pytest --durations=5 tests/spark/test_part.py $(ARGS)

@@ -4,10 +4,10 @@
 #[allow(unreachable_pub, reason = "it is a module of several crates' tests")]
 mod corpus;
 
-use treadle_sight::history::{MAGIC, put_block};
+use treadle_sight::history::{Blocks, MAGIC, put_block};
 use treadle_sight::{
-    Batch, Beside, End, Event, Frame, Head, Kind, Line, Record, Running, Snapshot, States, Unnamed,
-    WorkerState, fuzzing,
+    Batch, Beside, End, Event, Frame, Head, Kind, Line, Record, Running, Sight, Snapshot, States,
+    System, Unnamed, WorkerState, fuzzing,
 };
 use treadle_types::WorkerId;
 
@@ -18,12 +18,37 @@ fn the_corpus_is_replayed() {
 }
 
 #[test]
+fn a_history_whose_batches_are_of_the_version_before_opens() {
+    let bytes = include_bytes!("../../../../fuzz/corpus/history/file-with-batches-of-version-3");
+    let mut sight = Sight::new(1 << 20);
+    for block in Blocks::new(bytes) {
+        let (now, event) = block.unwrap();
+        sight.handle(&event, now).unwrap();
+    }
+    let view = sight.overview(1 << 40, false);
+    assert_eq!(view.workers[0].name, "one");
+    let ran = view.groups.iter().find(|group| group.name == "inc");
+    assert_eq!(ran.unwrap().runs, 1);
+    // It was not told.
+    let worker = &view.workers[0];
+    assert_eq!((worker.native, worker.disk_read), (None, None));
+    assert_eq!(worker.stalled, None);
+}
+
+#[test]
 fn the_corpus_has_what_is_valid() {
     let head = Head {
         offset: -5,
         lost: 2,
         processor: 1 << 33,
-        system: Default::default(),
+        system: System {
+            native: 1 << 28,
+            read: 4_096,
+            written: 8_192,
+            received: 1 << 35,
+            sent: 1 << 34,
+            stalled: [700, 0, 90_000],
+        },
     };
     let record = |kind, number: u64| Record {
         began: 1_000 + 70 * number,

@@ -303,6 +303,7 @@ export interface Overview {
   groups?: Group[];
   more_groups?: number;
   workers?: Worker[];
+  /** Those beyond the first 500: `sight/workers` finds them. */
   more_workers?: number;
   totals?: Totals;
   series?: Series;

@@ -365,8 +365,10 @@ def answers(port: int) -> bool:
 
 
 @contextmanager
-def proxied(link: str, prefix: str) -> Iterator[str]:
-    """The link through a proxy that has the pages below a prefix, as JupyterHub has."""
+def proxied(
+    link: str, prefix: str, change: Callable[[str, bytes], bytes] = lambda _, answer: answer
+) -> Iterator[str]:
+    """The link through a proxy that has the pages below a prefix, as JupyterHub has, and may change answers."""
     base, _, query = link.partition("?")
     origin = base.removesuffix("/status").removesuffix("/")
 
@@ -383,11 +385,11 @@ def proxied(link: str, prefix: str) -> Iterator[str]:
                 answer = error
             self.send_response(404 if answer is None else answer.status)
             for name, value in () if answer is None else answer.headers.items():
-                if name.lower() not in ("connection", "transfer-encoding"):
+                if name.lower() not in ("connection", "content-length", "transfer-encoding"):
                     self.send_header(name, value)
             self.end_headers()
             if answer is not None:
-                self.wfile.write(answer.read())
+                self.wfile.write(change(self.path.removeprefix(prefix), answer.read()))
 
     with serving(Handler) as address:
         yield f"{address}{prefix}/status?{query}"
@@ -402,4 +404,34 @@ def test_it_works_below_a_prefix(link: str) -> None:
         assert wrong(tab) == []
 
     with proxied(link, "/user/ann/proxy/8787") as beyond:
+        visit(look)
+
+
+def test_workers_that_the_overview_leaves_out_are_found_and_shown(link: str) -> None:
+    first, second = get(link, "/sight/overview")["workers"]
+
+    def without_second(path: str, answer: bytes) -> bytes:
+        if not path.startswith("/sight/overview"):
+            return answer
+        found = json.loads(answer)
+        found["workers"] = [row for row in found["workers"] if row["id"] == first["id"]]
+        return json.dumps({**found, "more_workers": 1}).encode()
+
+    # The first cell of a row alone: names may be numbers.
+    names = "[...document.querySelectorAll('.rows bdi')].map(cell => cell.innerText)"
+    name = json.dumps(second["name"])
+
+    async def look(tab: browser.Browser) -> None:
+        await tab.open(f"{few}#/workers")
+        await shows(tab, "document.body.innerText.includes('1 of 2 workers')")
+        assert second["name"] not in await tab.evaluate(names)
+        await tab.open("about:blank")
+        await tab.open(f"{few}#/workers?find={urllib.parse.quote(second['name'])}")
+        await shows(tab, f"{names}.includes({name})")
+        await tab.open("about:blank")
+        await tab.open(f"{few}#/workers?worker={second['id']}")
+        await shows(tab, f"document.querySelector('.chosen h2 bdi')?.innerText === {name}")
+        assert wrong(tab) == []
+
+    with proxied(link, "/few", without_second) as few:
         visit(look)

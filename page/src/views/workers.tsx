@@ -2,13 +2,13 @@
 
 import { bytes, count, DASH, decimal, percent, seconds, shorten } from "../format";
 import { isReport } from "../held";
-import { overview } from "../link";
+import { overview, usePoll } from "../link";
 import { Memory } from "../parts/memory";
 import { Empty, Fact, Legend, Panel, Share, SIGNS, TaskLink, workerName } from "../parts/small";
 import { Table, type Column } from "../parts/table";
 import { href, route, set } from "../route";
 import { OTHERS } from "../stream/decode";
-import type { Worker } from "../types";
+import type { Overview, Worker } from "../types";
 
 const MEMORY = [
   ["managed", "values"],
@@ -96,19 +96,27 @@ const COLUMNS: Column<Worker>[] = [
   { id: "heard", title: "heard", width: "58px", number: true, hint: "ago", sort: (w) => w.heard, cell: (w) => seconds(w.heard) },
 ];
 
+type Found = Required<Pick<Overview, "workers" | "more_workers">>;
+
 export function Workers() {
   const now = overview.value;
   const { with: settings } = route.value;
   const workers = now?.workers;
+  const find = (settings.get("find") ?? "").toLowerCase();
+  const chosen = settings.has("worker") ? Number(settings.get("worker")) : undefined;
+  const has = (worker: Worker) => `${worker.name} ${worker.address} ${worker.host} ${worker.status}`.toLowerCase().includes(find);
+  // The overview has the first of many: the server looks for others.
+  const beyond = !isReport && (now?.more_workers ?? 0) > 0;
+  const asksAll = beyond && find !== "";
+  const found = usePoll<Found>(asksAll ? `sight/workers?find=${encodeURIComponent(find)}` : null, 1000).value.value;
+  const asksOne = beyond && chosen !== undefined && !workers?.some((known) => known.id === chosen);
+  const one = usePoll<Found>(asksOne ? `sight/workers?worker=${chosen}` : null, 1000).value.value;
   if (workers === undefined) return <Empty>Workers are not known.</Empty>;
   if (workers.length === 0) return <Empty>No worker has joined.</Empty>;
-  const find = (settings.get("find") ?? "").toLowerCase();
-  const rows =
-    find === ""
-      ? workers
-      : workers.filter((worker) => `${worker.name} ${worker.address} ${worker.host} ${worker.status}`.toLowerCase().includes(find));
-  const chosen = settings.has("worker") ? Number(settings.get("worker")) : undefined;
-  const worker = workers.find((known) => known.id === chosen);
+  const rows = asksAll && found ? found.workers : workers.filter(has);
+  const worker = [...workers, ...(one?.workers ?? [])].find((known) => known.id === chosen);
+  const all = workers.length + (now?.more_workers ?? 0);
+  const left = asksAll ? (found?.more_workers ?? 0) : (now?.more_workers ?? 0);
   return (
     <div class="column whole">
       <div class="bar">
@@ -120,8 +128,8 @@ export function Workers() {
           onInput={(event) => set({ find: event.currentTarget.value })}
         />
         <span class="note">
-          {rows.length === workers.length ? count(workers.length) : `${count(rows.length)} of ${count(workers.length)}`} workers
-          {now?.more_workers ? `, ${count(now.more_workers)} more are left out` : ""}
+          {rows.length === all ? count(all) : `${count(rows.length)} of ${count(all)}`} workers
+          {left > 0 && (asksAll ? `, ${count(left)} more have that text` : ": look for the others by their name")}
         </span>
         <span class="push" />
         <Legend states={MEMORY.map(([state, name]) => [`memory ${state}`, name] as const)} />

@@ -59,7 +59,7 @@ pub use event::{
 pub use groups::{MOST_GROUPS, OTHERS};
 pub use overview::{
     CastRow, ErrorRow, ErrorRows, EventRow, Flame, GroupRow, HistoryRow, Kept, LineRow, Lines,
-    Matrix, Overview, RunningRow, Series, SpanRow, StatesRow, Tasks, Totals, WorkerRow,
+    Matrix, Overview, RunningRow, Series, SpanRow, StatesRow, Tasks, Totals, WorkerRow, WorkerRows,
 };
 pub use picture::{By, Lane, Picture, Rectangle, Window};
 pub use reader::Malformed;

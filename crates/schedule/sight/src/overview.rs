@@ -214,6 +214,14 @@ pub struct ErrorRows {
     pub more_errors: u64,
 }
 
+/// Workers that were looked for.
+#[derive(Clone, PartialEq, Debug, serde::Serialize)]
+pub struct WorkerRows {
+    pub workers: Vec<WorkerRow>,
+    /// Those that are left out.
+    pub more_workers: usize,
+}
+
 /// A cast: a call, or values, for many workers.
 #[derive(Clone, PartialEq, Debug, serde::Serialize)]
 pub struct CastRow {

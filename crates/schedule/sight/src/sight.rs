@@ -536,9 +536,17 @@ impl Sight {
         self.ring.push(span);
     }
 
+    /// The time of an answer: that of a history is its last.
+    fn moment(&self, now: u64, live: bool) -> u64 {
+        match live {
+            true => now.max(self.now),
+            false => self.now,
+        }
+    }
+
     /// What is seen first; `live`: whether the cluster is there.
     pub fn overview(&self, now: u64, live: bool) -> Overview {
-        let now = if live { now.max(self.now) } else { self.now };
+        let now = self.moment(now, live);
         let (from, to) = self.ring.extent().unwrap_or_default();
         let mut groups: Vec<_> = self
             .groups
@@ -575,7 +583,7 @@ impl Sight {
                 inputs: group.inputs.iter().map(|input| (*input).into()).collect(),
             }
         });
-        let (workers, more_workers) = self.worker_rows(now, live);
+        let (workers, more_workers) = self.worker_rows(now, live, |_, _| true);
         let (running, more_running) = self.running();
         let (casts, more_casts) = self.cast_rows(now);
         let mut verdicts = self.judged(true);

@@ -76,6 +76,30 @@ fn totals_are_of_all_though_not_all_have_a_row() {
 }
 
 #[test]
+fn a_worker_that_has_no_row_is_found_by_its_text_or_its_number() {
+    let mut sight = cluster(600);
+    looked_at(&mut sight, 1..=600);
+    lost(&mut sight, 1);
+    let shown = sight.overview(0, true).workers;
+    assert!(shown.iter().all(|row| row.id != 577 && row.id != 1));
+    let found = |find: &str, worker| {
+        let rows = sight.workers(find, worker, 0, true);
+        let ids: Vec<u32> = rows.workers.iter().map(|row| row.id).collect();
+        (ids, rows.more_workers)
+    };
+    assert_eq!(found("W577", None), (vec![577], 0));
+    assert_eq!(found("gone", None), (vec![1], 0));
+    assert_eq!(found("", Some(577)), (vec![577], 0));
+    assert_eq!(found("w577", Some(576)), (vec![], 0));
+    assert_eq!(found("no such worker", None), (vec![], 0));
+    let (all, more) = found("", None);
+    assert_eq!((all.len(), more), (500, 100));
+    // Those with a row in the overview are as they are there.
+    let same = sight.workers("w12", Some(12), 0, true).workers;
+    assert_eq!(Some(&same[0]), shown.iter().find(|row| row.id == 12));
+}
+
+#[test]
 fn what_no_worker_has_said_is_not_known() {
     let mut sight = cluster(2);
     let view = sight.overview(0, true);

@@ -94,6 +94,7 @@ pub(in crate::sight) enum Answer {
 pub(in crate::sight) fn answer(sight: &Sight, question: Question, now: u64, live: bool) -> Answer {
     Answer::Page(match question {
         Question::Overview => json_of(sight.overview(now, live)),
+        Question::Workers { find, worker } => json_of(sight.workers(&find, worker, now, live)),
         Question::Spans(window) => picture(window, sight.picture(window, now)),
         Question::Transfers => json_of(sight.matrix()),
         Question::Profile {

@@ -7,8 +7,9 @@ use treadle_sight::{By, SpanRow, Window};
 use super::answers::Facts;
 
 /// The paths of questions.
-pub(crate) const PATHS: [&str; 8] = [
+pub(crate) const PATHS: [&str; 9] = [
     "/sight/overview",
+    "/sight/workers",
     "/sight/spans",
     "/sight/span",
     "/sight/transfers",
@@ -26,6 +27,11 @@ const NEAR: u64 = 1_000_000;
 #[derive(Debug)]
 pub(crate) enum Question {
     Overview,
+    /// Workers with a text, or the one of a number: also those that the overview leaves out.
+    Workers {
+        find: String,
+        worker: Option<u32>,
+    },
     Spans(Window),
     Span {
         at: u64,
@@ -75,6 +81,10 @@ impl Question {
         let query = Query(query);
         match path {
             "/sight/overview" => Ok(Self::Overview),
+            "/sight/workers" => Ok(Self::Workers {
+                find: query.short("find")?.unwrap_or_default(),
+                worker: query.small("worker")?,
+            }),
             "/sight/transfers" => Ok(Self::Transfers),
             "/sight/errors" => Ok(Self::Errors),
             "/sight/spans" => {
@@ -269,6 +279,14 @@ mod tests {
             (&format!("group={long}"), 400),
         ] {
             assert_eq!(status("/sight/profile", query), expected, "{query}");
+        }
+        for (query, expected) in [
+            ("", 200),
+            ("find=%00%ff&worker=1", 200),
+            ("worker=-1", 400),
+            (&format!("find={long}"), 400),
+        ] {
+            assert_eq!(status("/sight/workers", query), expected, "{query}");
         }
         for (query, expected) in [
             ("", 200),

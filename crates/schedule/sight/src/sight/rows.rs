@@ -10,7 +10,7 @@ use treadle_types::ObjectId;
 use super::{MOST_ROWS, Sight, seconds};
 use crate::errors;
 use crate::event::{SHUFFLE_STATES, Shuffle};
-use crate::overview::{ErrorRow, ErrorRows, Matrix, ShuffleRow, Totals, WorkerRow};
+use crate::overview::{ErrorRow, ErrorRows, Matrix, ShuffleRow, Totals, WorkerRow, WorkerRows};
 use crate::transfers::{Pair, Transfers};
 use crate::workers::Worker;
 
@@ -73,7 +73,32 @@ impl Sight {
         totals
     }
 
-    pub(super) fn worker_rows(&self, now: u64, live: bool) -> (Vec<WorkerRow>, usize) {
+    /// The workers with a text in their name, address, host or status, those that are there first; at most 500.
+    /// With a number, that worker, if it has the text.
+    pub fn workers(&self, find: &str, worker: Option<u32>, now: u64, live: bool) -> WorkerRows {
+        let now = self.moment(now, live);
+        let find = find.to_lowercase();
+        let (workers, more_workers) = self.worker_rows(now, live, |row, known| {
+            let has = |text: &str| text.to_lowercase().contains(&find);
+            worker.is_none_or(|id| id == known.id)
+                && (has(&self.workers.name(row))
+                    || has(&known.address)
+                    || has(&known.host)
+                    || has(status(known)))
+        });
+        WorkerRows {
+            workers,
+            more_workers,
+        }
+    }
+
+    /// The first rows of those that are wanted, and how many more there are.
+    pub(super) fn worker_rows(
+        &self,
+        now: u64,
+        live: bool,
+        wanted: impl Fn(u16, &Worker) -> bool,
+    ) -> (Vec<WorkerRow>, usize) {
         let mut traffic = vec![(0_u64, 0_u64); self.workers.iter().count()];
         for (from, to, pair) in self.transfers.iter() {
             for (row, is_sent) in [(from, true), (to, false)] {
@@ -83,7 +108,9 @@ impl Sight {
                 }
             }
         }
-        let mut rows: Vec<(u16, &Worker)> = self.workers.iter().collect();
+        let rows = self.workers.iter();
+        let mut rows: Vec<(u16, &Worker)> =
+            rows.filter(|(row, known)| wanted(*row, known)).collect();
         // Those that are there, then the latest of the others.
         rows.sort_by_key(|(row, worker)| match worker.gone {
             None => (0, *row),
@@ -255,7 +282,7 @@ mod tests {
                 workers: vec![state],
             };
             sight.handle(&Event::Snapshot(snapshot), 2).unwrap();
-            sight.worker_rows(2, true).0[0].why.clone()
+            sight.workers("", None, 2, true).workers[0].why.clone()
         };
         assert_eq!(why(0, 900), "");
         assert!(why(1, 810).starts_with("81 % of its memory"));

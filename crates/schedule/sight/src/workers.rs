@@ -209,7 +209,12 @@ impl Worker {
         }
         self.rates.native = Some(system.native);
         // Batches that follow each other at once say nothing of a rate.
-        if now.saturating_sub(when) < SECOND / 2 {
+        let passed = now.saturating_sub(when);
+        if passed < SECOND / 2 {
+            return;
+        }
+        // The system is asked once a second, batches come twice: the second one tells nothing new.
+        if system == before && passed < SAME {
             return;
         }
         self.system = (system, now);
@@ -246,6 +251,9 @@ pub(crate) struct Rates {
     pub(crate) sent: Option<f64>,
     pub(crate) stalled: [Option<f64>; 3],
 }
+
+/// For how long what the system counts is the same though it was asked again, in nanoseconds.
+const SAME: u64 = 2 * SECOND;
 
 /// The last ten whole seconds but one.
 fn recent(now: u64) -> Option<(u64, u64)> {
@@ -396,6 +404,30 @@ mod tests {
         // A process that began again counts from zero.
         worker.system(at(0).0, 20 * SECOND);
         assert_eq!((worker.rates.read, worker.rates.native), (None, Some(7)));
+    }
+
+    #[test]
+    fn a_rate_is_that_of_a_second_though_batches_come_twice() {
+        let mut worker = Worker::new(1);
+        for half in 0..20 {
+            // What was asked at the last whole second.
+            let asked = half / 2;
+            let system = System {
+                native: 7,
+                received: 1 + 1_000 * asked,
+                stalled: [1 + 600_000 * asked, 0, 0],
+                ..System::default()
+            };
+            worker.system(system, (2 + half) * SECOND / 2);
+            if half >= 2 {
+                assert_eq!(worker.rates.received, Some(1_000.0), "{half}");
+                assert_eq!(worker.rates.stalled[0], Some(0.6), "{half}");
+            }
+        }
+        // Nothing has happened since.
+        let (still, _) = worker.system;
+        worker.system(still, 14 * SECOND);
+        assert_eq!(worker.rates.received, Some(0.0));
     }
 
     #[test]

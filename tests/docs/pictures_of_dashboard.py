@@ -41,6 +41,12 @@ VIEWS = {
     "task": ("task?key=report-1", 460),
 }
 
+# Pixels that all columns of a table take.
+WIDER = {"workers": 1500}
+# Those that are taken again with dark colours, and on a telephone.
+AGAIN = ("overview", "stream")
+PHONE = (390, 780)
+
 
 def load(number: int) -> Any:
     time.sleep(0.05)
@@ -81,6 +87,8 @@ def work(client: treadle.Client) -> list[Any]:
     merged = [client.submit(merge, *cleaned[at::8], key=f"merge-{at}") for at in range(8)]
     reports = [client.submit(report, *merged[at::2], key=f"report-{at}") for at in range(2)]
     client.gather(reports)
+    # A task's picture has what its worker logs right after it: not these, whose tracebacks name the machine's folders.
+    time.sleep(1)
     bad = client.map(refuse, range(3), pure=False)
     for one in bad:
         one.exception()
@@ -166,8 +174,10 @@ def service() -> Iterator[str]:
             shuffle.close()
 
 
-async def take(tab: browser.Browser, link: str, path: Path, height: int) -> None:
-    await tab.size(WIDTH, height)
+async def take(
+    tab: browser.Browser, link: str, path: Path, height: int, width: int = WIDTH
+) -> None:
+    await tab.size(width, height, phone=width < WIDTH)
     await tab.open("about:blank")
     await tab.open(link)
     await asyncio.sleep(2.5)
@@ -181,7 +191,14 @@ async def pictures(link: str, of_service: str, into: Path) -> None:
     async with browser.Browser(browser.find() or "chromium") as tab:
         await tab.scheme("light")
         for name, (view, height) in VIEWS.items():
-            await take(tab, f"{link}#/{view}", into / f"{name}.png", height)
+            of_view = f"{link}#/{view}"
+            await take(tab, of_view, into / f"{name}.png", height, WIDER.get(name, WIDTH))
+            if name in AGAIN:
+                width, long = PHONE
+                await take(tab, of_view, into / f"{name}-phone.png", long, width)
+                await tab.scheme("dark")
+                await take(tab, of_view, into / f"{name}-dark.png", height)
+                await tab.scheme("light")
         await take(tab, of_service, into / "service.png", 560)
 
 

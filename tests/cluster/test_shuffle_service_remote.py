@@ -259,7 +259,8 @@ def test_who_cannot_adopt_all_of_a_copy_removes_nothing_of_it(
         rows = MAPS * 60_000 * ROWS.itemsize
         until(lambda: size(store) < 1.02 * rows, lambda: f"{size(store) / rows}")
         runs = sorted(runs_of_a(), key=lambda path: int(path.stem))
-        assert len(runs) > 4
+        # Which copies stay is the masters' choice.
+        assert len(runs) > 1
         # Inventories stay, and of the runs that they name the first one. The others cannot be opened now.
         hidden = {path: path.with_suffix(".away") for path in runs[1:]}
         for path, away in hidden.items():

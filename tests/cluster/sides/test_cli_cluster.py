@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ports import free_port
 from process_support import Process
 
 Start = Callable[..., Process]
@@ -78,10 +79,8 @@ def test_a_worker_that_loses_its_scheduler_says_so(start: Start, scheduler: Proc
     assert "connection to the scheduler" in worker.output
 
 
-def test_a_worker_without_a_scheduler_says_so(start: Start, scheduler: Process) -> None:
-    address = scheduler.address
-    end(scheduler)
-    process = start("worker", address)
+def test_a_worker_without_a_scheduler_says_so(start: Start) -> None:
+    process = start("worker", f"treadle://127.0.0.1:{free_port()}")
     assert process.wait() == 1
     assert "is the scheduler running?" in process.output
 

@@ -8,6 +8,9 @@
 //! The scheduler runs in this process and nothing else does, so its thread's processor time is told
 //! apart; the workers and the client share a thread of the other process. With two cores, tasks a
 //! second are those of whichever is the slower of the two.
+//!
+//! `--crowd ADDRESS SECRET-FILE WORKERS TASKS` is the workers and the client of another scheduler, which is told what
+//! they do as by real ones, for as long as the standard input is open: `bench/sight/large.py`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -16,12 +19,15 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use treadle_messages::{
-    Batch, Definition, FromClient, FromWorker, Hello, Role, Standing, ToClient, ToWorker,
+    Batch, Call, Definition, FromClient, FromWorker, Hello, Role, Standing, ToClient, ToWorker,
 };
 use treadle_net::{Address, Lane, Options, Peer, Poller, Wait};
 use treadle_node_scheduler::Server;
+use treadle_reactor::clock;
+use treadle_schedule_wire::trace::SIGHT;
 use treadle_schedule_wire::{Link, Packet, introduce};
 use treadle_security::secret::Secret;
+use treadle_sight::{Beside, Head, Kind, Record};
 use treadle_types::value::put_varint;
 use treadle_types::{ClientId, Command as Instruction, Report, Returned, Value};
 
@@ -42,9 +48,10 @@ fn net() -> Options {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments.first().is_some_and(|first| first == "--others") {
-        others(&arguments[1], arguments[2].parse().expect("a number"));
-        return;
+    match arguments.first().map(String::as_str) {
+        Some("--others") => return others(&arguments[1], number(&arguments[2])),
+        Some("--crowd") => return crowd(&arguments[1..]),
+        _ => {}
     }
     let is_shape = |text: &&str| ["flat", "tree", "chains"].contains(text);
     let texts = arguments.iter().map(String::as_str);
@@ -102,6 +109,10 @@ fn main() {
         others.end();
         server.close();
     }
+}
+
+fn number(text: &str) -> usize {
+    text.parse().expect("a number")
 }
 
 /// A thread of this process.
@@ -221,7 +232,59 @@ fn others(address: &str, workers: usize) {
     }
 }
 
+/// Workers and a client of a scheduler that runs elsewhere.
+fn crowd(arguments: &[String]) {
+    let [address, secret, workers, tasks] = arguments else {
+        panic!("ADDRESS SECRET-FILE WORKERS TASKS");
+    };
+    let address: Address = address.parse().expect("an address");
+    let lane = Lane::new().expect("a lane");
+    let options = Options {
+        secret: Some(Secret::from_file(secret).expect("a secret")),
+        lane: Some(lane.clone()),
+        ..net()
+    };
+    let workers = number(workers);
+    let mut crowd = Crowd::connect(&address, &options, &lane, workers);
+    crowd.recorded = Some(vec![Vec::new(); workers]);
+    println!("ready");
+    crowd.run("flat", number(tasks), 0);
+    println!("done");
+    let (ended, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().lines().count();
+        ended.send(()).expect("it is waited for");
+    });
+    while end.try_recv().is_err() {
+        crowd.turn();
+    }
+}
+
+/// A batch of what a worker did, as real ones send it.
+fn batch(records: &[Record], is_first: bool) -> FromWorker {
+    let head = Head {
+        processor: clock::monotonic() / 4,
+        ..Head::default()
+    };
+    let beside = Beside {
+        names: match is_first {
+            true => vec![(1, "inc")],
+            false => Vec::new(),
+        },
+        ..Beside::default()
+    };
+    FromWorker::Call(Call {
+        id: 1 << 63 | 1,
+        node: String::new(),
+        operation: SIGHT.into(),
+        argument: treadle_sight::Batch::encode(head, &beside, records.iter().copied()).into(),
+    })
+}
+
 struct Crowd {
+    /// What each worker did since it said so, if that is to be told.
+    recorded: Option<Vec<Vec<Record>>>,
+    told: bool,
     poller: Arc<Poller>,
     workers: Vec<Link<ToWorker, FromWorker>>,
     client: Link<ToClient, FromClient>,
@@ -267,6 +330,8 @@ impl Crowd {
         let workers = workers.collect();
         let client = Link::new(join("client".into(), Role::Client, CLIENT), 1 << 30);
         let mut crowd = Self {
+            recorded: None,
+            told: false,
             poller,
             workers,
             client,
@@ -366,6 +431,7 @@ impl Crowd {
             }
             self.next += batch.tasks.len() as u32;
             self.client.push(&FromClient::Submit(batch));
+            self.breathe();
             while !self.client.flush().expect("sent") {
                 self.turn();
             }
@@ -376,10 +442,17 @@ impl Crowd {
         }
     }
 
-    /// Takes what is there, or waits for something.
-    fn turn(&mut self) {
+    /// Says once a second that the workers are there, and what they did.
+    fn breathe(&mut self) {
         if self.breathed.elapsed() > Duration::from_secs(1) {
             self.breathed = Instant::now();
+            if let Some(recorded) = &mut self.recorded {
+                for (worker, records) in self.workers.iter_mut().zip(recorded) {
+                    worker.push(&batch(records, !self.told));
+                    records.clear();
+                }
+                self.told = true;
+            }
             for worker in &mut self.workers {
                 worker.push(&FromWorker::Report(Report::Health {
                     managed: 0,
@@ -390,6 +463,11 @@ impl Crowd {
                 worker.flush().expect("sent");
             }
         }
+    }
+
+    /// Takes what is there, or waits for something.
+    fn turn(&mut self) {
+        self.breathe();
         let mut wait = Wait {
             deadline: Some(Instant::now() + Duration::from_millis(500)),
             interrupted: None,
@@ -437,6 +515,23 @@ impl Crowd {
             for message in messages {
                 if let ToWorker::Command(command) = message.expect("a message") {
                     run(link, &command);
+                    if let (Some(recorded), Instruction::Assign(assignment)) =
+                        (&mut self.recorded, &command)
+                    {
+                        let ended = clock::monotonic();
+                        recorded[key].push(Record {
+                            began: ended - 200,
+                            read: ended - 200,
+                            computed: ended,
+                            ended,
+                            object: assignment.object.to_u64(),
+                            bytes: 28,
+                            group: 1,
+                            lane: (ended % 2) as u16,
+                            kind: Kind::Task,
+                            failed: false,
+                        });
+                    }
                 }
             }
         }
